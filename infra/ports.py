@@ -1,0 +1,83 @@
+"""TCP ports on the loopback interface.
+
+Owns the choice of a free port and the answer to "who has this one". Ports are taken below the range from which kernels give out ports for
+outgoing connections, so that a stack that is down does not lose its port to a passing client. A port that was free is not reserved: the
+component that binds it a moment later may still lose a race, and says so.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import psutil  # type: ignore[import-untyped]
+
+from infra.errors import InfraError, PortInUse
+
+HOST = "127.0.0.1"
+PORT_MIN = 20_000
+PORT_MAX = 29_999
+TRIES_MAX = 200
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that listens on a port."""
+
+    pid: int
+    command: str
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could bind the port on loopback now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do: a connection of an earlier server in TIME_WAIT is no obstacle, a listener is.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def free_port(*, avoid: Collection[int] = ()) -> int:
+    """A port between 20000 and 29999 inclusive that was free a moment ago and is not in `avoid`."""
+    for _ in range(TRIES_MAX):
+        port = random.randint(PORT_MIN, PORT_MAX)
+        if port not in avoid and is_free(port):
+            return port
+    raise InfraError(
+        "no free port found", low=PORT_MIN, high=PORT_MAX, tries=TRIES_MAX, hint="stop some servers on this machine, or pass a port"
+    )
+
+
+def owner(port: int) -> Owner | None:
+    """Who listens on the port; None when nobody does or the system does not tell."""
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return None
+    for connection in connections:
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            try:
+                words = psutil.Process(connection.pid).cmdline()
+            except psutil.Error:
+                words = []
+            return Owner(connection.pid, " ".join(words)[:120] or "unknown")
+    return None
+
+
+def require_free(port: int, *, component: str) -> None:
+    """Raises PortInUse with the port and, where the system tells, its owner's pid and command."""
+    if is_free(port):
+        return
+    holder = owner(port)
+    raise PortInUse(
+        f"{component} cannot listen: the port is in use",
+        port=port,
+        pid=holder.pid if holder else "unknown",
+        command=holder.command if holder else "unknown",
+        hint="stop that process, or choose another port",
+    )

@@ -1,0 +1,242 @@
+"""The streaming driver: the process that runs a pipeline. Started detached by ops, or in the foreground by `run`.
+
+It owns every query, ends with `EXIT_FENCED` when a newer driver exists, keeps a heartbeat in the registry, and stops
+between batches on SIGTERM or SIGINT or when the pipeline is no longer desired to run. Its store servers, its JVM and
+Spark's Python workers end with it, also when it is killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import structlog
+from pyspark.sql.streaming import StreamingQuery
+
+from pipelines.deploy import deployed_queries, require_unchanged
+from pipelines.engine.query_driver import BatchDone, QueryDriver
+from pipelines.engine.servers import StoreServers
+from pipelines.engine.spark import start_session
+from pipelines.registry import STOPPED, BatchRow, PipelineRow, Registry
+from pipelines.settings import Settings, load_settings
+from statestore.errors import Fenced, RollforwardError
+from statestore.kafka import Admin
+from statestore.server import EXIT_FENCED
+
+log = structlog.get_logger()
+EXIT_FAILED = 4
+_HEARTBEAT_S = 1.0
+
+
+@dataclass
+class Totals:
+    """What a run did."""
+
+    records: int = 0
+    bad_records: int = 0
+    batches: int = 0
+
+
+class PipelineDriver:
+    """Runs all queries of one pipeline in this process."""
+
+    def __init__(self, pipeline: PipelineRow, settings: Settings, registry: Registry, *, until_end: bool) -> None:
+        self.name = pipeline.name
+        self.totals = Totals()
+        self._row = pipeline
+        self._settings = settings
+        self._registry = registry
+        self._until_end = until_end
+        self._state = "starting"
+        self._ended = threading.Event()
+        self._stop = threading.Event()
+        self._drivers: list[QueryDriver] = []
+        self._streams: list[StreamingQuery] = []
+        self._work = settings.home / "spark" / f"{pipeline.name}-{os.getpid()}"
+        self._servers = StoreServers(
+            pipeline.name,
+            settings.store_servers,
+            settings.states,
+            settings.kafka_config(),
+            transactions=settings.transactions,
+            log_file=_log_folder(settings) / f"{pipeline.name}-servers.log",
+        )
+        self._servers.on_opened = self._opened
+
+    def request_stop(self) -> None:
+        """Stop between two batches."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Run until stopped, or until the end of the input. Raises what ended it."""
+        registry = self._registry
+        process = psutil.Process()
+        registry.driver_started(
+            self.name, pid=process.pid, process_started=process.create_time(), host=socket.gethostname()
+        )
+        heart = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
+        heart.start()
+        try:
+            self._start()
+            self._state = "running"
+            self._seen()
+            self._watch()
+            self._end("stopped", "")
+        except BaseException as error:
+            self._end("fenced" if isinstance(error, Fenced) else "failed", str(error))
+            raise
+
+    def _start(self) -> None:
+        settings = self._settings
+        deployed = deployed_queries(self._row)
+        admin = Admin(settings.kafka_config())
+        admin.check()
+        for query in deployed:
+            require_unchanged(query, admin)
+        self._servers.sweep()
+        session = start_session(settings, f"rollforward-{self.name}", self._work)
+        for query in deployed:
+            driver = QueryDriver(query, settings, self._servers, session, self._work, self._done)
+            self._drivers.append(driver)
+            driver.own()
+            self._servers.assign(query.task_specs(settings.states), lambda driver=driver: driver.epoch)
+        self._state = "recovering"
+        self._seen()
+        self._servers.ensure("start")
+        for driver in self._drivers:
+            driver.finish_planned()
+        self._streams = [driver.start(until_end=self._until_end) for driver in self._drivers]
+
+    def _watch(self) -> None:
+        """Return when the work is over; raise what a query failed of."""
+        while not self._stop.wait(0.1):
+            for driver, stream in zip(self._drivers, self._streams, strict=True):
+                if driver.error is not None:
+                    raise driver.error
+                if not stream.isActive and (error := stream.exception()) is not None:
+                    raise error
+            if self._until_end and not any(stream.isActive for stream in self._streams):
+                return
+
+    def _end(self, state: str, error: str) -> None:
+        """Let running batches finish, then stop everything. Stopping a stream in a batch can kill its thread silently."""
+        for driver in self._drivers:
+            driver.stopping.set()
+        for driver in self._drivers:
+            driver.quiesce()
+        for stream in self._streams:
+            if stream.isActive:
+                stream.stop()
+        for driver in self._drivers:
+            driver.close()
+        self._servers.close()
+        shutil.rmtree(self._work, ignore_errors=True)
+        self._ended.set()
+        self._registry.driver_seen(self.name, pid=os.getpid(), state=state, error=error, servers=[])
+
+    # What others see.
+
+    def _beat(self) -> None:
+        while not self._ended.wait(_HEARTBEAT_S):
+            self._seen()
+            if not self._until_end and self._registry.pipeline(self.name).desired == STOPPED:
+                self._stop.set()
+
+    def _seen(self) -> None:
+        if not self._ended.is_set():
+            servers = self._servers.describe()
+            self._registry.driver_seen(self.name, pid=os.getpid(), state=self._state, servers=servers)
+
+    def _opened(self, cause: str, opened: dict[str, Any]) -> None:
+        self._registry.add_recovery(self.name, cause, opened)
+
+    def _done(self, done: BatchDone) -> None:
+        self.totals.records += done.records
+        self.totals.bad_records += done.bad_records
+        self.totals.batches += 1
+        self._registry.add_batch(BatchRow(pipeline=self.name, finished_at=time.time(), **vars(done)))
+
+
+def _log_folder(settings: Settings) -> Path:
+    folder = settings.home / "logs"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of all its descendants so far, ended ones included."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def run_pipeline(name: str, settings: Settings, *, until_end: bool) -> dict[str, Any]:
+    """Run in this process; gives figures. Raises what ended it early."""
+    registry = Registry(settings.metastore)
+    driver = PipelineDriver(registry.pipeline(name), settings, registry, until_end=until_end)
+    signal.signal(signal.SIGTERM, lambda *_: driver.request_stop())
+    signal.signal(signal.SIGINT, lambda *_: driver.request_stop())
+    started = time.monotonic()
+    try:
+        driver.run()
+    finally:
+        registry.close()
+    seconds = time.monotonic() - started
+    totals = driver.totals
+    return {
+        "pipeline": name,
+        "records": totals.records,
+        "bad_records": totals.bad_records,
+        "seconds": round(seconds, 3),
+        "records_per_s": round(totals.records / seconds, 1),
+        "batches": totals.batches,
+        "cpu_seconds": round(cpu_seconds(), 3),
+    }
+
+
+def main() -> None:
+    """Entry point of the detached process."""
+    parser = argparse.ArgumentParser(prog="rollforward-driver")
+    parser.add_argument("pipeline")
+    parser.add_argument("--until-end", action="store_true")
+    arguments = parser.parse_args()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    code = 0
+    try:
+        print(json.dumps(run_pipeline(arguments.pipeline, load_settings(), until_end=arguments.until_end)), flush=True)
+    except Fenced as error:
+        log.warning("fenced", pipeline=arguments.pipeline, error=str(error))
+        code = EXIT_FENCED
+    except RollforwardError as error:
+        log.error("driver failed", pipeline=arguments.pipeline, error=str(error), kind=type(error).__name__)
+        code = EXIT_FAILED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""One batch as one Spark job: source records in, one row per staged task out. See the drawing in the design."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import Accumulator
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
+from pyspark.sql.pandas.types import to_arrow_type
+
+from pipelines.engine.decode import decoded_ddl, decoder
+from pipelines.engine.exchange import RESULT_DDL, Exchange, reader, writer
+from pipelines.engine.merge import MergeSql
+from pipelines.plan import Query
+
+# What every source frame must have, in this order; `decode` reads by place.
+SOURCE_COLUMNS = (
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "offset",
+    "CAST(unix_millis(timestamp) AS BIGINT) AS timestamp_ms",
+)
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One task's staged attempt: what the driver may commit."""
+
+    task: int
+    attempt: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class StagedBatch:
+    """What a successful job has read and staged. `bad_records` are those that did not decode."""
+
+    records: int
+    bad_records: int
+    results: tuple[TaskResult, ...]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counters that Spark adds up over the tasks of one job."""
+
+    records: Accumulator[int]
+    bad: Accumulator[int]
+
+    def add(self, records: int, bad: int) -> None:
+        """Count one Arrow batch."""
+        self.records.add(records)
+        self.bad.add(bad)
+
+
+class BatchJob:
+    """The job of one plan. Made once, run for every batch."""
+
+    def __init__(self, query: Query, session: SparkSession) -> None:
+        self.query = query
+        self._sql = MergeSql(query)
+        self._types = self._part_types(session)
+
+    def _part_types(self, session: SparkSession) -> list[pa.DataType]:
+        """Arrow types of the aggregates' parts, as Spark's analysis of the plan gives them."""
+        empty = session.createDataFrame([], decoded_ddl(self.query.source))
+        grouped = self._grouped(empty)
+        fields = {field.name: field.dataType for field in grouped.schema.fields}
+        return [to_arrow_type(fields[f"P{part.name}"]) for part in self._sql.parts]
+
+    def _grouped(self, decoded: DataFrame) -> DataFrame:
+        key, dead = self._sql.keyed()
+        keyed = decoded.where(self._sql.filter()).selectExpr("*", key).selectExpr("*", f"{dead} AS __dead")
+        aggregates = self._sql.grouped()
+        return keyed.groupBy("__key", "__dead").agg(*(expr(text) for text in aggregates))
+
+    def run(self, records: DataFrame, exchange: Exchange) -> StagedBatch:
+        """Stage the batch. Raises what Spark raises; then nothing may be committed."""
+        session = records.sparkSession
+        # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.
+        session.conf.set("spark.sql.shuffle.partitions", self.query.tasks)
+        counts = Counts(*(session.sparkContext.accumulator(0) for _ in range(2)))
+        decode = decoder(self.query.source, _plain_columns(self.query), counts.add)
+        decoded = records.selectExpr(*SOURCE_COLUMNS).mapInArrow(decode, decoded_ddl(self.query.source))
+        grouped = self._grouped(decoded)
+        parts = [part.name for part in self._sql.parts]
+        types = {field.name: field.dataType.simpleString() for field in grouped.schema.fields}
+        old = ", ".join(f"`S{part}` {types[f'P{part}']}" for part in parts)
+        known = ", ".join(f"`{name}` {kind}" for name, kind in types.items())
+        read = grouped.mapInArrow(
+            reader(exchange, parts, self._types), f"{known}, __token bigint, __old_time bigint, {old}"
+        )
+        merged = read.selectExpr(*self._sql.merged()).selectExpr(*self._sql.valued()).selectExpr(*self._sql.emitted())
+        written = merged.mapInArrow(writer(exchange, self._types), RESULT_DDL)
+        results = tuple(TaskResult(row.task, row.attempt, row.rows) for row in written.collect())
+        return StagedBatch(counts.records.value, counts.bad.value, results)
+
+
+def _plain_columns(query: Query) -> tuple[str, ...] | None:
+    """The group keys' columns if every key is a plain column; None if a null key can come from anything else."""
+    names = {f"`{column.name}`": column.name for column in query.source.columns}
+    names |= {column.name: column.name for column in query.source.columns}
+    plain = [names.get(key.expression) for key in query.group_by]
+    return None if None in plain else tuple(name for name in plain if name is not None)

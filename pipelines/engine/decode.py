@@ -1,0 +1,226 @@
+"""Decode: Kafka records to rows, or to rows that say why a record is no row. Runs before the shuffle.
+
+JSON values are decoded a block at a time: joined by newlines and given to Arrow's reader with the source's schema.
+A block is accepted only if it can hold exactly one object a record: every value starts with `{` and ends with `}`
+(so none can reach into the next: after a complete inner object, `{` is a syntax error), and as many rows come out as
+records went in. Otherwise the block is halved until the bad record stands alone; the others are decoded as usual.
+
+A field is found under the name its column has in the statement, in that case, in lower or in upper case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as paj
+
+from pipelines.plan import Column, Source
+from statestore.errors import InvalidConfig
+
+Decoder = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+RAW = pa.struct(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
+RAW_DDL = "struct<topic:string,partition:int,offset:bigint,timestamp_ms:bigint,key:binary,value:binary>"
+_SIMPLE = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+}
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """The Arrow type of a Spark SQL type name."""
+    if name in _SIMPLE:
+        return _SIMPLE[name]
+    if name.startswith("decimal("):
+        precision, scale = name[len("decimal(") : -1].split(",")
+        return pa.decimal128(int(precision), int(scale))
+    raise InvalidConfig("column type has no decoder", type=name)
+
+
+def decoded_ddl(source: Source) -> str:
+    """Schema of the decoded rows as Spark DDL: the source's columns, ROWTIME, `__error`, `__raw`."""
+    columns = [f"`{column.name}` {column.type}" for column in source.columns]
+    return ", ".join([*columns, "ROWTIME bigint", "__error string", f"__raw {RAW_DDL}"])
+
+
+def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable[[int, int], None]) -> Decoder:
+    """A `mapInArrow` function from (key, value, topic, partition, offset, timestamp_ms) to `decoded_ddl` rows.
+
+    `__raw` holds the record as it was read wherever it may have to become a dead letter: on an error, and where one
+    of the columns `raw_if_null` is null. With None it is held for every row. `count` is given the records and the bad
+    ones of every block.
+    """
+    fields = _Fields(source.columns)
+    keys = [column for column in source.columns if column.key]
+    names = [column.name for column in source.columns]
+
+    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            values, errors = _decode_values(batch.column(1), fields)
+            columns = dict(zip(fields.names, values, strict=True))
+            for key in keys:
+                columns[key.name], errors = _decode_key(batch.column(0), key, errors)
+            count(batch.num_rows, len(errors) - errors.null_count)
+            wanted = _needs_raw(columns, errors, raw_if_null)
+            raw = pa.StructArray.from_arrays(
+                [_only(batch.column(i), wanted) for i in (2, 3, 4, 5, 0, 1)], fields=list(RAW), mask=pc.invert(wanted)
+            )
+            yield pa.RecordBatch.from_arrays(
+                [*(columns[name] for name in names), batch.column(5), errors, raw],
+                names=[*names, "ROWTIME", "__error", "__raw"],
+            )
+
+    return decode
+
+
+def _only(column: pa.Array, wanted: pa.BooleanArray) -> pa.Array:
+    return pc.if_else(wanted, column, pa.scalar(None, column.type))
+
+
+def _needs_raw(columns: dict[str, pa.Array], errors: pa.Array, raw_if_null: tuple[str, ...] | None) -> pa.BooleanArray:
+    wanted = errors.is_valid()
+    if raw_if_null is None:
+        return pc.or_(wanted, pa.scalar(True))
+    for name in raw_if_null:
+        wanted = pc.or_(wanted, columns[name].is_null())
+    return wanted
+
+
+class _Fields:
+    """The value columns of a source and the JSON names under which each may come."""
+
+    def __init__(self, columns: tuple[Column, ...]) -> None:
+        self.columns = [column for column in columns if not column.key]
+        self.names = [column.name for column in self.columns]
+        self.types = [arrow_type(column.type) for column in self.columns]
+        taken: set[str] = set()
+        self.spellings: list[list[str]] = []
+        for column in self.columns:
+            spellings = dict.fromkeys([column.field, column.field.lower(), column.field.upper()])
+            self.spellings.append([name for name in spellings if name not in taken])
+            taken.update(spellings)
+        schema = pa.schema(
+            [(name, kind) for names, kind in zip(self.spellings, self.types, strict=True) for name in names]
+        )
+        self._parse = paj.ParseOptions(
+            explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior="ignore"
+        )
+
+    def parse(self, text: bytes) -> pa.Table:
+        """Rows of newline-separated objects. Raises ArrowInvalid for anything else."""
+        read = paj.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1024))
+        return paj.read_json(pa.BufferReader(text), read_options=read, parse_options=self._parse)
+
+    def pick(self, table: pa.Table) -> list[pa.Array]:
+        """One array a column: the first spelling that a row has."""
+        picked = []
+        for names, kind in zip(self.spellings, self.types, strict=True):
+            arrays = [table.column(name) for name in names]
+            present = [array for array in arrays if array.null_count < len(array)] or arrays[:1]
+            merged = pc.coalesce(*present) if len(present) > 1 else present[0]
+            picked.append(pa.concat_arrays(merged.chunks) if merged.num_chunks else pa.array([], kind))
+        return picked
+
+
+def _decode_values(values: pa.BinaryArray, fields: _Fields) -> tuple[list[pa.Array], pa.Array]:
+    """Columns and errors, each of the length of `values`."""
+    count = len(values)
+    errors: list[str | None] = [None] * count
+    pieces: list[list[pa.Array]] = []
+    if values.null_count == 0:
+        _decode_block(values, 0, fields, pieces, errors)
+    else:
+        raws = values.to_pylist()
+        start = 0
+        for row, raw in enumerate([*raws, None]):
+            if raw is None:
+                if row > start:
+                    _decode_block(values.slice(start, row - start), start, fields, pieces, errors)
+                if row < count:
+                    errors[row] = "value is null"
+                    pieces.append([pa.nulls(1, kind) for kind in fields.types])
+                start = row + 1
+    columns = [pa.concat_arrays([piece[i] for piece in pieces]) for i in range(len(fields.types))] if pieces else [
+        pa.array([], kind) for kind in fields.types
+    ]
+    return columns, pa.array(errors, pa.string())
+
+
+def _decode_block(
+    values: pa.BinaryArray, first: int, fields: _Fields, pieces: list[list[pa.Array]], errors: list[str | None]
+) -> None:
+    """Append the block's columns to `pieces`; row numbers of `errors` begin at `first`."""
+    count = len(values)
+    if count == 0:
+        return
+    reason = "value is not a JSON object"
+    text = _joined(values)
+    if text is not None:
+        try:
+            table = fields.parse(text)
+            if table.num_rows == count:
+                pieces.append(fields.pick(table))
+                return
+        except pa.ArrowInvalid as error:
+            reason = f"value does not fit the columns: {str(error).splitlines()[0]}"
+    if count == 1:
+        errors[first] = reason
+        pieces.append([pa.nulls(1, kind) for kind in fields.types])
+        return
+    half = count // 2
+    _decode_block(values.slice(0, half), first, fields, pieces, errors)
+    _decode_block(values.slice(half), first + half, fields, pieces, errors)
+
+
+def _joined(values: pa.BinaryArray) -> bytes | None:
+    """The values as lines; None if some value cannot be one object on one line."""
+    try:
+        texts = values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+    if pc.any(pc.match_substring_regex(texts, r"[\n\r\x00]|^\s|\s$")).as_py():
+        # Outside of strings a line break is white space, and inside of them JSON forbids it.
+        texts = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, r"[\n\r]", " "))
+    ends = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+    if not pc.all(ends).as_py():
+        return None
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
+    return joined.cast(pa.binary())[0].as_py()  # type: ignore[no-any-return]
+
+
+def _decode_key(keys: pa.BinaryArray, column: Column, errors: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """A KEY column from the record's key in KAFKA format: UTF-8, or a 4- or 8-byte big-endian integer."""
+    kind = arrow_type(column.type)
+    raws = keys.to_pylist()
+    width = {"int": 4, "bigint": 8}.get(column.type)
+    decoded: list[str | int | None] = []
+    reasons = errors.to_pylist()
+    for row, raw in enumerate(raws):
+        value: str | int | None = None
+        try:
+            if raw is None:
+                pass
+            elif width is None:
+                value = raw.decode()
+            elif len(raw) == width:
+                value = int.from_bytes(raw, "big", signed=True)
+            else:
+                raise ValueError(f"{len(raw)} bytes")
+        except ValueError as error:
+            reasons[row] = reasons[row] or f"key does not fit column {column.name}: {error}"
+        decoded.append(value)
+    return pa.array(decoded, kind), pa.array(reasons, pa.string())

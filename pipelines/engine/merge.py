@@ -1,0 +1,143 @@
+"""The SQL of one plan: what Spark computes before READ, and between READ and WRITE.
+
+Every aggregate is one or two mergeable parts: a batch's part is computed before READ (`P…`), the state holds the same
+parts (`S…`), and old and new merge by one expression. What the plan calls `A0` is an expression over merged parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipelines.plan import Aggregate, GroupKey, Query
+from statestore.errors import InvalidConfig
+
+
+@dataclass(frozen=True)
+class Part:
+    """One mergeable part of an aggregate. `partial` aggregates input rows; `merge` joins `{old}` and `{new}`."""
+
+    name: str
+    partial: str
+    merge: str
+
+
+_ADD = "CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {old} + {new} END"
+
+
+def _parts(aggregate: Aggregate) -> list[Part]:
+    name, of = aggregate.name, aggregate.argument
+    match aggregate.function:
+        case "count_all":
+            return [Part(name, "count(1)", _ADD)]
+        case "count":
+            return [Part(name, f"count({of})", _ADD)]
+        case "sum":
+            return [Part(name, f"sum({of})", _ADD)]
+        case "min":
+            return [Part(name, f"min({of})", "least({old}, {new})")]
+        case "max":
+            return [Part(name, f"max({of})", "greatest({old}, {new})")]
+        case "avg":
+            return [Part(f"{name}_sum", f"sum({of})", _ADD), Part(f"{name}_count", f"count({of})", _ADD)]
+        case other:
+            raise InvalidConfig("plan has an unknown aggregate", function=other)
+
+
+def _value(aggregate: Aggregate, prefix: str) -> str:
+    """The aggregate's value from its parts, which are columns named `prefix` + part."""
+    if aggregate.function == "avg":
+        total, count = f"`{prefix}{aggregate.name}_sum`", f"`{prefix}{aggregate.name}_count`"
+        return f"CASE WHEN {count} > 0 THEN CAST({total} AS DOUBLE) / {count} END"
+    return f"`{prefix}{aggregate.name}`"
+
+
+def _key_bytes(query: Query, group_by: tuple[GroupKey, ...]) -> str:
+    """The serialised key: null if a group key is null."""
+    if query.key_format == "json":
+        fields = ", ".join(f"{key.expression} AS `{key.name}`" for key in group_by)
+        known = " AND ".join(f"({key.expression}) IS NOT NULL" for key in group_by)
+        return f"CASE WHEN {known} THEN CAST(to_json(struct({fields})) AS BINARY) END"
+    # Outside of ANSI mode Spark casts integers to big-endian bytes, which is the KAFKA format.
+    return f"CAST({group_by[0].expression} AS BINARY)"
+
+
+DEAD = (
+    "to_json(struct({reason} AS reason, __raw.topic AS topic, __raw.partition AS partition, __raw.offset AS offset, "
+    "__raw.timestamp_ms AS timestamp_ms, base64(__raw.key) AS key, base64(__raw.value) AS value))"
+)
+
+
+class MergeSql:
+    """Select lists and predicates of one plan."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.parts = [part for aggregate in query.aggregates for part in _parts(aggregate)]
+
+    def filter(self) -> str:
+        """Rows to keep: those that WHERE takes, and every bad record."""
+        return "true" if self.query.where is None else f"__error IS NOT NULL OR ({self.query.where})"
+
+    def keyed(self) -> list[str]:
+        """Input columns of the aggregation: key bytes, dead letter, and the decoded row."""
+        reason = "coalesce(__error, 'group by key is null')"
+        key = _key_bytes(self.query, self.query.group_by)
+        dead = f"CASE WHEN __error IS NOT NULL OR __key IS NULL THEN {DEAD.format(reason=reason)} END"
+        return [f"CASE WHEN __error IS NULL THEN {key} END AS __key", dead]
+
+    def grouped(self) -> list[str]:
+        """Aggregates per key over a batch: time, group keys and parts."""
+        keys = [f"first({key.expression}) AS `{key.name}`" for key in self.query.group_by]
+        return ["max(ROWTIME) AS __time", *keys, *(f"{part.partial} AS `P{part.name}`" for part in self.parts)]
+
+    def merged(self) -> list[str]:
+        """After READ: old parts `S…` and new parts `P…` become merged parts `M…`."""
+        names = [f"`{key.name}`" for key in self.query.group_by]
+        merges = [
+            part.merge.format(old=f"`S{part.name}`", new=f"`P{part.name}`") + f" AS `M{part.name}`"
+            for part in self.parts
+        ]
+        time = "CASE WHEN __old_time IS NULL THEN __time ELSE greatest(__old_time, __time) END AS __time"
+        old = [f"`S{part.name}`" for part in self.parts] if self.query.having else []
+        return ["__key", "__dead", "__token", "__old_time", time, *names, *old, *merges]
+
+    def _named(self, prefix: str, name: str) -> str:
+        keys = ", ".join(f"'{key.name}', `{key.name}`" for key in self.query.group_by)
+        values = ", ".join(f"'{a.name}', {_value(a, prefix)}" for a in self.query.aggregates)
+        return f"named_struct({keys}, {values}) AS {name}"
+
+    def valued(self) -> list[str]:
+        """The plan's own names: a struct `now` and, where HAVING asks whether a key was in the result, `was`."""
+        parts = [f"`M{part.name}`" for part in self.parts]
+        was = [self._named("S", "was")] if self.query.having else []
+        return ["__key", "__dead", "__token", "__time", "__old_time", *parts, self._named("M", "now"), *was]
+
+    def emitted(self) -> list[str]:
+        """What WRITE gets: key, dead letter, token, time, what to emit, the result's value, and the state's parts."""
+        fields = ", ".join(f"{_over('now', out.expression, self._names())} AS `{out.name}`" for out in self.query.outputs)
+        value = f"CAST(to_json(struct({fields}), map('ignoreNullFields', 'false')) AS BINARY)"
+        emit, shown = "1", "true"
+        if self.query.having:
+            shown = f"coalesce({_over('now', self.query.having, self._names())}, false)"
+            had = f"(__old_time IS NOT NULL AND coalesce({_over('was', self.query.having, self._names())}, false))"
+            emit = f"CASE WHEN {shown} THEN 1 WHEN {had} THEN 2 ELSE 0 END"
+        parts = [f"`M{part.name}`" for part in self.parts]
+        return [
+            "__key",
+            "__dead",
+            "__token",
+            "__time",
+            f"CAST({emit} AS TINYINT) AS __emit",
+            f"CASE WHEN __dead IS NULL AND {shown} THEN {value} END AS __value",
+            *parts,
+        ]
+
+    def _names(self) -> list[str]:
+        return [key.name for key in self.query.group_by] + [a.name for a in self.query.aggregates]
+
+
+def _over(struct: str, expression: str, names: list[str]) -> str:
+    """The expression with its columns taken from a struct. Plan expressions back-quote every column."""
+    for name in names:
+        expression = expression.replace(f"`{name}`", f"{struct}.`{name}`")
+    return expression

@@ -1,0 +1,228 @@
+"""The store servers of one driver: started, watched, replaced when they die, ended with the driver.
+
+A server learns its configuration from its standard input and ends when that closes, so none outlives the driver, even
+one that was killed. Tasks are spread over the servers in turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import psutil
+import structlog
+
+from pipelines import names
+from statestore import wire
+from statestore.client import StoreClient
+from statestore.config import KafkaConfig, RocksConfig, TaskSpec
+from statestore.errors import Fenced, Unavailable
+from statestore.server import EXIT_FENCED
+
+log = structlog.get_logger()
+_START_S = 30.0
+_STOP_S = 10.0
+
+
+@dataclass
+class _Server:
+    name: str
+    process: subprocess.Popen[bytes]
+    socket: Path
+    client: StoreClient
+    tasks: list[str]
+
+
+@dataclass(frozen=True)
+class _Assigned:
+    spec: TaskSpec
+    epoch: Callable[[], int]
+    server: int
+
+
+class StoreServers:
+    """All servers of a pipeline's driver. Used from several query threads; starting and replacing take turns."""
+
+    def __init__(
+        self, pipeline: str, count: int, states: Path, kafka: KafkaConfig, *, transactions: bool, log_file: Path
+    ) -> None:
+        self._pipeline = pipeline
+        self._kafka = kafka
+        self._transactions = transactions
+        self._log_file = log_file
+        self._prefix = names.socket_prefix(states, pipeline)
+        self._numbers = itertools.count()
+        self._servers: list[_Server | None] = [None] * count
+        self._assigned: dict[str, _Assigned] = {}
+        self._turn = itertools.count()
+        self._lock = RLock()
+        self._workers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="store-servers")
+        self.on_opened: Callable[[str, dict[str, Any]], None] = lambda _cause, _opened: None
+
+    def assign(self, specs: list[TaskSpec], epoch: Callable[[], int]) -> None:
+        """Take the tasks of one query in; `epoch` gives the query's current one. They are opened by `ensure`."""
+        for spec in specs:
+            self._assigned[spec.name] = _Assigned(spec, epoch, next(self._turn) % len(self._servers))
+
+    def ensure(self, cause: str, *, only: str | None = None) -> None:
+        """Make every server run and every task (of query `only`) stand open. Raises `Fenced` if a server met a newer driver.
+
+        Other errors are the tasks' own: `Unrecoverable` and the like.
+        """
+        with self._lock:
+            for number in range(len(self._servers)):
+                self._revive(number)
+            opening = [a for a in self._assigned.values() if only is None or a.spec.query == only]
+            waiting = [self._workers.submit(self._open_if_needed, assigned, cause) for assigned in opening]
+            for future in waiting:
+                future.result()
+
+    def _revive(self, number: int) -> None:
+        server = self._servers[number]
+        if server is not None:
+            code = server.process.poll()
+            if code is None:
+                return
+            log.warning("store server died", pipeline=self._pipeline, server=server.name, exit_code=code)
+            self._forget(server)
+            self._servers[number] = None
+            if code == EXIT_FENCED:
+                raise Fenced("a store server met a newer driver", server=server.name)
+        self._servers[number] = self._start()
+
+    def _start(self) -> _Server:
+        number = next(self._numbers)
+        name = f"{self._pipeline}-{os.getpid()}-{number}"
+        socket = names.socket_folder() / f"{self._prefix}-{os.getpid()}-{number}.sock"
+        socket.unlink(missing_ok=True)
+        config = wire.dumps(
+            name=name,
+            socket=str(socket),
+            kafka=asdict(self._kafka),
+            rocks=asdict(RocksConfig()),
+            transactions=self._transactions,
+        )
+        with self._log_file.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "statestore.server"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                # Ctrl-C goes to the driver alone, which then ends the servers in order.
+                process_group=0,
+            )
+        assert process.stdin is not None
+        process.stdin.write(config + b"\n")
+        process.stdin.flush()
+        return _Server(name, process, socket, self._connect(process, socket), [])
+
+    def _connect(self, process: subprocess.Popen[bytes], socket: Path) -> StoreClient:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise Unavailable("store server did not start", exit_code=process.returncode, log=self._log_file)
+            if socket.exists():
+                client = StoreClient(socket)
+                try:
+                    client.act("figures")
+                    return client
+                except Unavailable:
+                    client.close()
+            time.sleep(0.02)
+        process.kill()
+        raise Unavailable("store server did not answer in time", log=self._log_file, seconds=_START_S)
+
+    def _open_if_needed(self, assigned: _Assigned, cause: str) -> None:
+        server = self._server(assigned.spec.name)
+        figures = {task["task"]: task for task in server.client.act("figures")["tasks"]}
+        if figures.get(assigned.spec.name, {}).get("state") == "running":
+            return
+        opened = server.client.open_task(assigned.spec, assigned.epoch())
+        self.on_opened(cause, opened)
+
+    def _server(self, task: str) -> _Server:
+        server = self._servers[self._assigned[task].server]
+        if server is None:
+            raise Unavailable("store server is not running", task=task)
+        return server
+
+    def sockets(self, query: str) -> tuple[str, ...]:
+        """Socket of each task's server, by task number."""
+        specs = sorted((a.spec for a in self._assigned.values() if a.spec.query == query), key=lambda s: s.number)
+        return tuple(str(self._server(spec.name).socket) for spec in specs)
+
+    def commit(self, task: str, *, batch: int, attempt: int, plan: str) -> dict[str, Any]:
+        """Commit a staged attempt. A server that is gone for good raises `Unavailable`, one that was fenced `Fenced`."""
+        server = self._server(task)
+        try:
+            return server.client.commit(task, batch=batch, attempt=attempt, plan=plan)
+        except Unavailable:
+            self._raise_if_fenced(server)
+            raise
+
+    def _raise_if_fenced(self, server: _Server) -> None:
+        try:
+            if server.process.wait(timeout=0.5) == EXIT_FENCED:
+                raise Fenced("a store server met a newer driver", server=server.name)
+        except subprocess.TimeoutExpired:
+            return
+
+    def figures(self, query: str) -> list[dict[str, Any]]:
+        """Each task's numbers, from the servers that answer."""
+        found = []
+        for server in self._servers:
+            if server is not None and server.process.poll() is None:
+                found += [t for t in server.client.act("figures")["tasks"] if t["task"].rpartition("-")[0] == query]
+        return found
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Where each server listens and what it owns: enough for a reader to find a task."""
+        return [
+            {
+                "name": server.name,
+                "pid": server.process.pid,
+                "socket": str(server.socket),
+                "tasks": sorted(name for name, a in self._assigned.items() if a.server == number),
+            }
+            for number, server in enumerate(self._servers)
+            if server is not None
+        ]
+
+    def _forget(self, server: _Server) -> None:
+        server.client.close()
+        server.socket.unlink(missing_ok=True)
+        if server.process.stdin is not None:
+            server.process.stdin.close()
+
+    def close(self) -> None:
+        """End every server: first asked, then killed."""
+        with self._lock:
+            living = [server for server in self._servers if server is not None]
+            self._servers = [None] * len(self._servers)
+            for server in living:
+                self._forget(server)
+            for server in living:
+                try:
+                    server.process.wait(timeout=_STOP_S)
+                except subprocess.TimeoutExpired:
+                    server.process.kill()
+                    server.process.wait()
+                server.socket.unlink(missing_ok=True)
+        self._workers.shutdown(wait=False)
+
+    def sweep(self) -> None:
+        """Remove sockets that killed drivers of this pipeline have left behind."""
+        for socket in names.socket_folder().glob(f"{self._prefix}-*.sock"):
+            owner = int(socket.stem.split("-")[1])
+            if not psutil.pid_exists(owner):
+                socket.unlink(missing_ok=True)
+

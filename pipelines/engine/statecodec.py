@@ -1,0 +1,184 @@
+"""State columns to bytes and back, a column at a time.
+
+    8 bytes   time, big-endian, milliseconds (the prefix of Kafka Streams' timestamped values)
+    1 byte    format, 1
+    b bytes   null bits, column i is bit i%8 of byte i//8; set means null
+    fixed     each fixed-width column in order, big-endian two's complement or IEEE 754; decimals take 16, little-endian
+    lengths   4 bytes, big-endian, for each variable-width column in order
+    bytes     the variable-width columns' content in order
+
+A null takes its fixed width as zeros, or the length zero. Everything after the time is the changelog record's value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.errors import FormatUnsupported, InvalidConfig
+
+FORMAT = 1
+_HEAD = 8 + 1
+_Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """How a fixed-width type lies in memory (`native`) and in the state (`stored`, one numpy type of the same size)."""
+
+    width: int
+    native: str
+    stored: str
+
+
+def _fixed(kind: pa.DataType) -> _Fixed | None:
+    if pa.types.is_boolean(kind):
+        return _Fixed(1, "u1", "u1")
+    if pa.types.is_decimal128(kind):
+        return _Fixed(16, "V16", "V16")
+    if pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_primitive(kind):
+        width = kind.bit_width // 8
+        letter = "f" if pa.types.is_floating(kind) else "i"
+        return _Fixed(width, f"<{letter}{width}", f">{letter}{width}")
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return None
+    raise InvalidConfig("state column has no codec", type=kind)
+
+
+class StateCodec:
+    """For state columns of the given types, at least one."""
+
+    def __init__(self, types: list[pa.DataType]) -> None:
+        self.types = types
+        layouts = [_fixed(kind) for kind in types]
+        self._null_bytes = (len(types) + 7) // 8
+        at = _HEAD + self._null_bytes
+        self._fixed: list[tuple[int, int, _Fixed]] = []
+        self._variable: list[tuple[int, int]] = []
+        for column, layout in enumerate(layouts):
+            if layout is not None:
+                self._fixed.append((column, at, layout))
+                at += layout.width
+        for column, layout in enumerate(layouts):
+            if layout is None:
+                self._variable.append((column, at))
+                at += 4
+        self.fixed_size = at
+
+    def encode(self, times: pa.Int64Array, columns: list[pa.Array]) -> pa.BinaryArray:
+        """One state per row. `times` has no nulls."""
+        count = len(times)
+        head = np.zeros((count, self.fixed_size), dtype=np.uint8)
+        _put(head, 0, times.to_numpy(zero_copy_only=False).astype(">i8"))
+        head[:, 8] = FORMAT
+        for column, array in enumerate(columns):
+            if array.null_count:
+                nulls = array.is_null().to_numpy(zero_copy_only=False)
+                head[:, _HEAD + column // 8] |= nulls.astype(np.uint8) << np.uint8(column % 8)
+        for column, at, layout in self._fixed:
+            _put(head, at, _to_stored(columns[column], layout))
+        if not self._variable:
+            return _binary(np.arange(count + 1, dtype=np.int32) * np.int32(self.fixed_size), head.reshape(-1))
+        return self._with_variable(head, columns)
+
+    def _with_variable(self, head: _Bytes, columns: list[pa.Array]) -> pa.BinaryArray:
+        parts = []
+        total = np.full(len(head), self.fixed_size, dtype=np.int64)
+        for column, at in self._variable:
+            starts, lengths, data = _spans(columns[column])
+            _put(head, at, lengths.astype(">u4"))
+            parts.append((starts, lengths, data))
+            total += lengths
+        offsets = np.concatenate([[0], np.cumsum(total)])
+        out = np.empty(int(offsets[-1]), dtype=np.uint8)
+        at_row = offsets[:-1].copy()
+        out[at_row[:, None] + np.arange(self.fixed_size)] = head
+        at_row += self.fixed_size
+        for starts, lengths, data in parts:
+            out[_ranges(at_row, lengths)] = data[_ranges(starts, lengths)]
+            at_row += lengths
+        return _binary(offsets.astype(np.int32), out)
+
+    def decode(self, states: pa.BinaryArray) -> tuple[pa.Int64Array, list[pa.Array]]:
+        """Times and columns; rows whose state is null are null everywhere. Raises `FormatUnsupported`."""
+        present = states.is_valid().to_numpy(zero_copy_only=False)
+        starts, _, data = _spans(states.filter(states.is_valid()))
+        head = data[starts[:, None] + np.arange(self.fixed_size)]
+        if len(head) and (head[:, 8] != FORMAT).any():
+            raise FormatUnsupported("state has another format", found=int(head[:, 8].max()), supported=FORMAT)
+        rows = np.cumsum(present) - 1
+        times = _take(_from_stored(head, 0, _Fixed(8, "<i8", ">i8"), pa.int64()), rows, present)
+        columns: list[pa.Array] = [None] * len(self.types)
+        for column, at, layout in self._fixed:
+            columns[column] = _from_stored(head, at, layout, self.types[column])
+        at_row = starts + self.fixed_size
+        for column, at in self._variable:
+            lengths = _get(head, at, 4, ">u4").astype(np.int64)
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            columns[column] = _binary(offsets, data[_ranges(at_row, lengths)], self.types[column])
+            at_row = at_row + lengths
+        for column in range(len(self.types)):
+            nulls = (head[:, _HEAD + column // 8] >> np.uint8(column % 8)) & np.uint8(1)
+            known = present.copy()
+            known[present] = nulls == 0
+            columns[column] = _take(columns[column], rows, known)
+        return times, columns
+
+
+def _put(head: _Bytes, at: int, values: npt.NDArray[np.generic]) -> None:
+    width = values.dtype.itemsize
+    head[:, at : at + width] = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), width)
+
+
+def _get(head: _Bytes, at: int, width: int, kind: str) -> npt.NDArray[np.generic]:
+    return np.ascontiguousarray(head[:, at : at + width]).view(kind).reshape(-1)
+
+
+def _to_stored(array: pa.Array, layout: _Fixed) -> npt.NDArray[np.generic]:
+    if pa.types.is_boolean(array.type):
+        return array.fill_null(False).to_numpy(zero_copy_only=False).astype("u1")
+    values = np.frombuffer(array.buffers()[1], dtype=layout.native)[array.offset : array.offset + len(array)]
+    if array.null_count:
+        values = values.copy()
+        values[array.is_null().to_numpy(zero_copy_only=False)] = np.zeros(1, dtype=layout.native)[0]
+    return values if layout.native == layout.stored else values.astype(layout.stored)
+
+
+def _from_stored(head: _Bytes, at: int, layout: _Fixed, kind: pa.DataType) -> pa.Array:
+    values = _get(head, at, layout.width, layout.stored)
+    if pa.types.is_boolean(kind):
+        return pa.array(values.astype(bool), pa.bool_())
+    if layout.native != layout.stored:
+        values = values.astype(layout.native)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values).tobytes())])
+
+
+def _take(array: pa.Array, rows: npt.NDArray[np.int64], known: npt.NDArray[np.bool_]) -> pa.Array:
+    if known.all() and len(known) == len(array):
+        return array
+    return array.take(pa.array(np.where(known, rows, 0), mask=~known))
+
+
+def _spans(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], _Bytes]:
+    """Starts and lengths of the elements in the data buffer; a null has length 0."""
+    raw = np.frombuffer(array.buffers()[1] or bytes(4), dtype=np.int32)
+    offsets = raw[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    lengths = np.diff(offsets)
+    if array.null_count:
+        lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return offsets[:-1].copy(), lengths, np.frombuffer(array.buffers()[2] or b"", dtype=np.uint8)
+
+
+def _ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The concatenation of start, start+1, …, start+length-1 over all rows."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) - np.repeat(ends - lengths, lengths) + np.repeat(starts, lengths)
+
+
+def _binary(offsets: npt.NDArray[np.int32], data: _Bytes, kind: pa.DataType = pa.binary()) -> pa.Array:
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32).tobytes()), pa.py_buffer(data.tobytes())]
+    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)

@@ -1,0 +1,65 @@
+"""Every name that a pipeline has in the world outside: topics, groups, folders. One place, so they cannot differ."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from statestore.errors import InvalidInput
+
+_NAME = re.compile(r"[a-z0-9_]+")
+
+
+def require_name(name: str, what: str) -> str:
+    """The name, if it is one: it becomes topics, groups and folders. `-` only ever separates."""
+    if not _NAME.fullmatch(name) or len(name) > 100:
+        raise InvalidInput(f"{what} name is not allowed", name=name, hint="use up to 100 of a-z, 0-9 and _")
+    return name
+
+
+def batches_topic(pipeline: str, query: str) -> str:
+    """Plans and positions of a query."""
+    return f"{pipeline}-{query}-batches"
+
+
+def changelog_topic(pipeline: str, store: str) -> str:
+    """Changes of a store."""
+    return f"{pipeline}-{store}-changelog"
+
+
+def dead_letter_topic(pipeline: str) -> str:
+    """Records that could not be used."""
+    return f"{pipeline}-dead-letters"
+
+
+def group(pipeline: str, query: str) -> str:
+    """Consumer group under which a query's source offsets are committed."""
+    return f"{pipeline}-{query}"
+
+
+def driver_id(pipeline: str, query: str) -> str:
+    """Transactional id of the query's driver."""
+    return f"{pipeline}-{query}-driver"
+
+
+def task_folder(states: Path, pipeline: str, query: str, task: int) -> Path:
+    """Local state of a task."""
+    return states / pipeline / query / str(task)
+
+
+def socket_folder() -> Path:
+    """Where store servers listen: short, because a unix socket's path is bounded; private to the user."""
+    folder = Path(tempfile.gettempdir()) / f"rollforward-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise InvalidInput("socket folder belongs to somebody else", folder=folder, hint="set TMPDIR to a folder of yours")
+    folder.chmod(0o700)
+    return folder
+
+
+def socket_prefix(states: Path, pipeline: str) -> str:
+    """First part of the names of a pipeline's sockets, the same for every driver of it on this machine."""
+    return hashlib.sha256(f"{states}/{pipeline}".encode()).hexdigest()[:12]

@@ -1,0 +1,119 @@
+"""What a pipeline computes, as plain data.
+
+The SQL front end makes these values, the engine runs them, the batches topic keeps them. A plan is complete: the
+engine needs nothing else to run the batch again, so a batch that was planned under an older plan can be finished
+under that plan. Expressions are Spark SQL text over back-quoted column names; only the SQL front end writes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a source.
+
+    `name` is the column's name in SQL, upper case unless it was back-quoted. `field` is the name as the statement
+    wrote it, which is looked for in JSON values. `type` is a Spark SQL type name (`bigint`, `decimal(10,2)`). A `key`
+    column is read from the record's key instead of its value.
+    """
+
+    name: str
+    field: str
+    type: str
+    key: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Kafka topic read as a stream of rows."""
+
+    name: str
+    topic: str
+    value_format: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class GroupKey:
+    """One expression of GROUP BY: `expression` over the source's columns, `name` is its column in the result."""
+
+    name: str
+    expression: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One aggregate call. `function` is one of count_all, count, sum, min, max, avg; `name` is `A0`, `A1`, …"""
+
+    name: str
+    function: str
+    argument: str | None
+
+
+@dataclass(frozen=True)
+class Output:
+    """One column of the result's value: `expression` over group keys' names and aggregates' names."""
+
+    name: str
+    expression: str
+
+
+@dataclass(frozen=True)
+class Query:
+    """A continuous aggregation: source → filter → group → aggregate → result topic, with one store.
+
+    `key_format` is `kafka` (one group key: UTF-8, or 4- or 8-byte big-endian integer) or `json` (an object of the
+    group keys). `having` is over group keys' names and aggregates' names. `tasks` is the number of state partitions.
+    """
+
+    name: str
+    sql: str
+    source: Source
+    where: str | None
+    group_by: tuple[GroupKey, ...]
+    aggregates: tuple[Aggregate, ...]
+    having: str | None
+    outputs: tuple[Output, ...]
+    key_format: str
+    output_topic: str
+    output_partitions: int
+    tasks: int
+
+    @property
+    def store(self) -> str:
+        """Name of the query's one store."""
+        return self.name
+
+
+def query_to_json(query: Query) -> str:
+    """The canonical text of a plan: equal plans have equal texts."""
+    return json.dumps({"version": PLAN_VERSION, **asdict(query)}, sort_keys=True, separators=(",", ":"))
+
+
+def query_from_json(text: str) -> Query:
+    """Inverse of `query_to_json`. Raises ValueError for another version."""
+    fields: dict[str, Any] = json.loads(text)
+    version = fields.pop("version", None)
+    if version != PLAN_VERSION:
+        raise ValueError(f"plan has version {version}, this program reads {PLAN_VERSION}")
+    source = fields.pop("source")
+    return Query(
+        source=Source(**{**source, "columns": tuple(Column(**c) for c in source["columns"])}),
+        group_by=tuple(GroupKey(**g) for g in fields.pop("group_by")),
+        aggregates=tuple(Aggregate(**a) for a in fields.pop("aggregates")),
+        outputs=tuple(Output(**o) for o in fields.pop("outputs")),
+        **fields,
+    )
+
+
+def plan_hash(query: Query) -> str:
+    """SHA-256 of the canonical text, in hex: the identity under which a batch was planned."""
+    return hashlib.sha256(query_to_json(query).encode()).hexdigest()

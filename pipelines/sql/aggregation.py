@@ -1,0 +1,91 @@
+"""Expressions over the result of a GROUP BY: group keys, aggregates and what is computed from them."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from pipelines.plan import Aggregate, GroupKey
+from pipelines.sql.dialect import offset
+from pipelines.sql.error import Refusal
+from pipelines.sql.expression import Expressions, RowExpressions, spark_type
+from pipelines.sql.functions import AGGREGATES, Value
+from pipelines.sql.names import quote
+from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal
+
+CONSTANTS = (exp.Literal, exp.Null, exp.Boolean)
+
+
+def has_aggregate(node: exp.Expr) -> bool:
+    """Whether the tree calls an aggregate function."""
+    return any(isinstance(part, exp.Anonymous) and part.this in AGGREGATES for part in node.walk())
+
+
+class ResultExpressions(Expressions):
+    """Expressions over group keys and aggregates. Equal aggregate calls share one entry of `aggregates`.
+
+    `keys` maps the text of a group expression to its key. Aggregates have the types that Spark computes: counts and
+    sums of integers are bigint, averages double (a decimal is averaged as double, as ksqlDB does).
+    """
+
+    def __init__(self, rows: RowExpressions, keys: dict[str, GroupKey]) -> None:
+        self.rows = rows
+        self.keys = keys
+        self.aggregates: list[Aggregate] = []
+
+    def key(self, node: exp.Expr) -> GroupKey | None:
+        """The group key that the tree is, None if it is none."""
+        if has_aggregate(node):
+            return None
+        return self.keys.get(self.rows.value(node).text)
+
+    def value(self, node: exp.Expr, *, lets_through: bool = False) -> Value:
+        if not isinstance(node, (*CONSTANTS, exp.Paren)) and (key := self.key(node)):
+            return Value(quote(key.name), spark_type(key.type), offset(node))
+        return super().value(node, lets_through=lets_through)
+
+    def column(self, node: exp.Column) -> Value:
+        name = self.rows.named(node)
+        raise Refusal(offset(node), f"column {name} is neither grouped nor aggregated", f"add {name} to GROUP BY")
+
+    def aggregate(self, node: exp.Anonymous) -> Value:
+        name, at, arguments = str(node.this), offset(node), node.expressions
+        if len(arguments) != 1:
+            raise Refusal(at, f"{name} takes 1 argument, not {len(arguments)}")
+        if isinstance(arguments[0], exp.Star):
+            if name != "COUNT":
+                raise Refusal(offset(arguments[0]), f"{name}(*) is not possible", "only COUNT takes *")
+            return self._entry("count_all", None, BIGINT, at)
+        if has_aggregate(arguments[0]):
+            raise Refusal(offset(arguments[0]), "an aggregate may not stand in another's argument")
+        argument = self.rows.value(arguments[0])
+        type_ = aggregate_type(name, argument)
+        text = argument.cast(DOUBLE) if name == "AVG" and argument.type.kind == "decimal" else argument.text
+        return self._entry(name.lower(), text, type_, at)
+
+    def _entry(self, function: str, argument: str | None, type_: SqlType, at: int) -> Value:
+        for known in self.aggregates:
+            if (known.function, known.argument) == (function, argument):
+                return Value(quote(known.name), type_, at)
+        entry = Aggregate(f"A{len(self.aggregates)}", function, argument)
+        self.aggregates.append(entry)
+        return Value(quote(entry.name), type_, at)
+
+
+def aggregate_type(name: str, argument: Value) -> SqlType:
+    """The type of the aggregate `name` over the argument."""
+    type_ = argument.type
+    if type_ == NULL:
+        raise Refusal(argument.at, f"{name} of NULL has no type")
+    if name == "COUNT":
+        return BIGINT
+    if name in ("SUM", "AVG"):
+        if not type_.is_number:
+            raise Refusal(argument.at, f"{name} needs a number, this is {type_.kind}", "use CAST, or COUNT")
+        if name == "AVG":
+            return DOUBLE
+        if type_.kind == "decimal":
+            return decimal(min(type_.precision + 10, 38), type_.scale)
+        return BIGINT if type_.is_integer else type_
+    if type_ == BOOLEAN:
+        raise Refusal(argument.at, f"{name} needs a number or string, this is boolean")
+    return type_

@@ -1,0 +1,283 @@
+"""The scalar functions a statement may call, each with its types and its Spark SQL text.
+
+All are deterministic, since a batch may run twice. Where Spark's function of the same name means something else, the
+text is built so that the result is ksqlDB's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipelines.sql.error import Refusal
+from pipelines.sql.types import BIGINT, DOUBLE, INT, STRING, SqlType, common, decimal
+
+AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG")
+AGGREGATES_NOT_YET = frozenset(
+    [
+        "ATTR",
+        "COLLECT_LIST",
+        "COLLECT_SET",
+        "CORRELATION",
+        "COUNT_DISTINCT",
+        "EARLIEST_BY_OFFSET",
+        "HISTOGRAM",
+        "LATEST_BY_OFFSET",
+        "STDDEV_SAMP",
+        "STDDEV_SAMPLE",
+        "TOPK",
+        "TOPKDISTINCT",
+    ]
+)
+NOT_DETERMINISTIC = frozenset(
+    [
+        "CURRENT_DATE",
+        "CURRENT_TIME",
+        "CURRENT_TIMESTAMP",
+        "LOCALTIME",
+        "LOCALTIMESTAMP",
+        "NOW",
+        "RAND",
+        "RANDOM",
+        "UNIX_DATE",
+        "UNIX_TIMESTAMP",
+        "UUID",
+    ]
+)
+# Below this, a double's whole part is exact as a bigint; above, a double has no digits after the point.
+DOUBLE_WHOLE = "9.0E15D"
+TEXT_LENGTH_MAX = 20_000
+
+
+@dataclass(frozen=True)
+class Value:
+    """An expression in Spark SQL with its type. `literal` is the number if it is a literal whole number."""
+
+    text: str
+    type: SqlType
+    at: int
+    literal: int | None = None
+
+    def cast(self, to: SqlType) -> str:
+        """The text with type `to`."""
+        return self.text if self.type == to else f"CAST({self.text} AS {to.spark.upper()})"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of the function `name` at offset `at`."""
+
+    name: str
+    at: int
+    arguments: tuple[Value, ...]
+
+    def want(self, index: int, kind: str) -> Value:
+        """Argument `index` (from 0), which must be a `number`, `integer` or `string`."""
+        value = self.arguments[index]
+        fits = {
+            "number": value.type.is_number,
+            "integer": value.type.is_integer,
+            "string": value.type.kind == "string",
+        }[kind]
+        if not fits:
+            wanted = f"an {kind}" if kind == "integer" else f"a {kind}"
+            message = f"{self.name} needs {wanted} as argument {index + 1}, not {value.type.kind}"
+            raise Refusal(value.at, message, "use CAST")
+        return value
+
+    def result(self, text: str, type_: SqlType) -> Value:
+        return Value(text, type_, self.at)
+
+
+def common_type(values: tuple[Value, ...], what: str) -> SqlType:
+    """The type that holds all values; `what` names the construct in the error."""
+    type_ = values[0].type
+    for value in values[1:]:
+        found = common(type_, value.type)
+        if found is None:
+            raise Refusal(value.at, f"{what} mixes {type_.kind} with {value.type.kind}", "use CAST")
+        type_ = found
+    if type_.kind == "null":
+        raise Refusal(values[0].at, f"{what} has no type", "give NULL a type: CAST(NULL AS STRING)")
+    return type_
+
+
+def _whole(function: str) -> Callable[[Call], Value]:
+    """CEIL and FLOOR keep the type of integers and doubles; Spark turns a double into a bigint."""
+
+    def build(call: Call) -> Value:
+        x = call.want(0, "number")
+        if x.type.is_integer:
+            return call.result(f"({x.text})", x.type)
+        if x.type == DOUBLE:
+            small = f"abs({x.text}) < {DOUBLE_WHOLE}"
+            return call.result(f"CASE WHEN {small} THEN CAST({function}({x.text}) AS DOUBLE) ELSE {x.text} END", DOUBLE)
+        type_ = decimal(x.type.precision - x.type.scale + 1, 0)
+        return call.result(f"CAST({function}({x.text}) AS {type_.spark.upper()})", type_)
+
+    return build
+
+
+def _round(call: Call) -> Value:
+    """Without a scale, ties go up (-1.5 → -1). With a scale, ties go away from zero as Spark has them."""
+    x = call.want(0, "number")
+    if len(call.arguments) == 1:
+        if x.type.is_integer:
+            return call.result(f"({x.text})", x.type)
+        if x.type == DOUBLE:
+            return call.result(f"floor({x.text} + 0.5D)", BIGINT)
+        type_ = decimal(x.type.precision - x.type.scale + 1, 0)
+        return call.result(f"CAST(floor({x.text} + 0.5BD) AS {type_.spark.upper()})", type_)
+    scale = call.want(1, "integer").literal
+    if scale is None or abs(scale) > 30:
+        raise Refusal(call.arguments[1].at, "ROUND needs a literal from -30 to 30 as its number of places")
+    rounded = f"round({x.text}, {scale})"
+    if x.type.kind != "decimal":
+        return call.result(rounded, x.type)
+    type_ = decimal(x.type.precision + 1, x.type.scale)
+    return call.result(f"CAST({rounded} AS {type_.spark.upper()})", type_)
+
+
+def _same(function: str) -> Callable[[Call], Value]:
+    def build(call: Call) -> Value:
+        x = call.want(0, "number")
+        return call.result(f"{function}({x.text})", x.type)
+
+    return build
+
+
+def _double(function: str) -> Callable[[Call], Value]:
+    def build(call: Call) -> Value:
+        return call.result(f"{function}({call.want(0, 'number').cast(DOUBLE)})", DOUBLE)
+
+    return build
+
+
+def _string(function: str, type_: SqlType = STRING) -> Callable[[Call], Value]:
+    def build(call: Call) -> Value:
+        texts = [call.want(index, "string").text for index in range(len(call.arguments))]
+        return call.result(f"{function}({', '.join(texts)})", type_)
+
+    return build
+
+
+def _sign(call: Call) -> Value:
+    return call.result(f"CAST(sign({call.want(0, 'number').text}) AS INT)", INT)
+
+
+def concat(call: Call) -> Value:
+    """CONCAT and `||`: NULL counts as the empty string, where Spark's `concat` would be NULL."""
+    texts = []
+    for index, value in enumerate(call.arguments):
+        texts.append(value.cast(STRING) if value.type.kind == "null" else call.want(index, "string").text)
+    return call.result(f"concat_ws('', {', '.join(texts)})", STRING)
+
+
+def _substring(call: Call) -> Value:
+    """Positions count from 1, negative ones from the end; one before the string's start means its start."""
+    string = call.want(0, "string").text
+    start = call.want(1, "integer")
+    place = start.cast(INT)
+    if start.literal is None or start.literal < 0:
+        place = f"CASE WHEN {start.text} < -length({string}) THEN 1 ELSE {place} END"
+    length = f", {call.want(2, 'integer').cast(INT)}" if len(call.arguments) == 3 else ""
+    return call.result(f"substring({string}, {place}{length})", STRING)
+
+
+def _pad(function: str) -> Callable[[Call], Value]:
+    """An empty padding or a negative length gives NULL."""
+
+    def build(call: Call) -> Value:
+        string, length, padding = call.want(0, "string"), call.want(1, "integer"), call.want(2, "string")
+        padded = f"{function}({string.text}, {length.cast(INT)}, {padding.text})"
+        return call.result(f"CASE WHEN {length.text} >= 0 AND {padding.text} <> '' THEN {padded} END", STRING)
+
+    return build
+
+
+def _first_of(function: str) -> Callable[[Call], Value]:
+    def build(call: Call) -> Value:
+        type_ = common_type(call.arguments, call.name)
+        return call.result(f"{function}({', '.join(value.cast(type_) for value in call.arguments)})", type_)
+
+    return build
+
+
+def _extreme(function: str) -> Callable[[Call], Value]:
+    """NULLs are passed over; only all NULLs give NULL."""
+
+    def build(call: Call) -> Value:
+        type_ = common_type(call.arguments, call.name)
+        if type_.kind == "boolean":
+            raise Refusal(call.arguments[0].at, f"{call.name} needs numbers or strings, not boolean")
+        return call.result(f"{function}({', '.join(value.cast(type_) for value in call.arguments)})", type_)
+
+    return build
+
+
+def _nullif(call: Call) -> Value:
+    left, right = call.arguments
+    type_ = common_type(call.arguments, call.name)
+    if left.type.kind == "null":
+        raise Refusal(left.at, "NULLIF needs a value as argument 1, not NULL")
+    return call.result(f"CASE WHEN {left.cast(type_)} = {right.cast(type_)} THEN NULL ELSE {left.text} END", left.type)
+
+
+def _as_value(call: Call) -> Value:
+    """AS_VALUE copies a key column into the value. The parentheses keep it from being taken for the key itself."""
+    return call.result(f"({call.arguments[0].text})", call.arguments[0].type)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """How a function is called and written; `most` is None for any number of arguments."""
+
+    least: int
+    most: int | None
+    build: Callable[[Call], Value]
+
+
+SCALARS: dict[str, Scalar] = {
+    "ABS": Scalar(1, 1, _same("abs")),
+    "AS_VALUE": Scalar(1, 1, _as_value),
+    "CEIL": Scalar(1, 1, _whole("ceil")),
+    "COALESCE": Scalar(1, None, _first_of("coalesce")),
+    "CONCAT": Scalar(2, None, concat),
+    "EXP": Scalar(1, 1, _double("exp")),
+    "FLOOR": Scalar(1, 1, _whole("floor")),
+    "GREATEST": Scalar(2, None, _extreme("greatest")),
+    "IFNULL": Scalar(2, 2, _first_of("coalesce")),
+    "LCASE": Scalar(1, 1, _string("lower")),
+    "LEAST": Scalar(2, None, _extreme("least")),
+    "LEN": Scalar(1, 1, _string("length", INT)),
+    "LN": Scalar(1, 1, _double("ln")),
+    "LOWER": Scalar(1, 1, _string("lower")),
+    "LPAD": Scalar(3, 3, _pad("lpad")),
+    "NULLIF": Scalar(2, 2, _nullif),
+    "REPLACE": Scalar(3, 3, _string("replace")),
+    "ROUND": Scalar(1, 2, _round),
+    "RPAD": Scalar(3, 3, _pad("rpad")),
+    "SIGN": Scalar(1, 1, _sign),
+    "SQRT": Scalar(1, 1, _double("sqrt")),
+    "SUBSTRING": Scalar(2, 3, _substring),
+    "TRIM": Scalar(1, 1, _string("trim")),
+    "UCASE": Scalar(1, 1, _string("upper")),
+    "UPPER": Scalar(1, 1, _string("upper")),
+}
+
+
+def call_scalar(call: Call) -> Value:
+    """The call as a value. The function is one of SCALARS; its number of arguments is checked here."""
+    scalar = SCALARS[call.name]
+    count = len(call.arguments)
+    if count < scalar.least or (scalar.most is not None and count > scalar.most):
+        wanted = str(scalar.least)
+        if scalar.most is None:
+            wanted += " or more"
+        elif scalar.most != scalar.least:
+            wanted += f" to {scalar.most}"
+        raise Refusal(call.at, f"{call.name} takes {wanted} arguments, not {count}")
+    value = scalar.build(call)
+    if len(value.text) > TEXT_LENGTH_MAX:  # some texts repeat their argument, so nesting multiplies
+        raise Refusal(call.at, "the expression is too large", "compute it in steps, or nest fewer functions")
+    return value

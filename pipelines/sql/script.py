@@ -1,0 +1,206 @@
+"""A text of SQL as tokens and statements.
+
+sqlglot's tokenizer makes the tokens. Before it, one pass over the characters refuses what this dialect does not have
+(so that nothing is read as another dialect would read it), with its position.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from pipelines.sql.dialect import Ksql
+from pipelines.sql.error import Refusal
+from pipelines.sql.names import RESERVED, Name, read_name
+
+TEXT_LENGTH_MAX = 1_000_000
+PIECE = re.compile(
+    r"""(?P<space>[ \t\r\n\f]+|--[^\r\n]*|/\*.*?\*/)
+    | (?P<string>'(?:[^']|'')*')
+    | (?P<quoted>`(?:[^`]|``)*`)
+    | (?P<word>[A-Za-z_][A-Za-z0-9_]*(?!'))
+    | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![A-Za-z0-9_.]))
+    | (?P<arrow>->|=>)
+    | (?P<operator>\|\||<>|!=|<=|>=|[-+*/%=<>(),.;])""",
+    re.VERBOSE | re.DOTALL,
+)
+NOT_IN_DIALECT = {
+    "'": ("the string does not end", "close it with a single quote; write '' for a quote inside"),
+    "`": ("the name does not end", "close it with a back-quote"),
+    '"': ("double quotes are not supported", "write 'text' in single quotes, names in `back-quotes`"),
+    "[": ("arrays are not supported", None),
+    "{": ("templates and structs are not supported", None),
+    "/": ("the comment does not end", "close it with */"),
+}
+ARROWS = {"->": "struct fields are not supported", "=>": "lambda functions are not supported"}
+
+
+def check_characters(text: str) -> None:
+    """Refuses the first character that starts nothing of this dialect."""
+    if len(text) > TEXT_LENGTH_MAX:
+        raise Refusal(TEXT_LENGTH_MAX, f"the text has more than {TEXT_LENGTH_MAX} characters")
+    at = 0
+    while at < len(text):
+        rest = NOT_IN_DIALECT["/"] if text.startswith("/*", at) else None
+        piece = PIECE.match(text, at)
+        if piece is None or (rest and piece.lastgroup == "operator"):
+            char = text[at]
+            if char.isascii() and (char.isalnum() or char == "_"):
+                raise Refusal(at, "a number or name runs into what follows it", "separate them with a space")
+            message, hint = rest or NOT_IN_DIALECT.get(char, (f"unexpected character {char!r}", None))
+            raise Refusal(at, message, hint)
+        if piece.lastgroup == "arrow":
+            raise Refusal(at, ARROWS[piece.group()])
+        if any("\ud800" <= c <= "\udfff" or c == "\0" for c in piece.group()):
+            raise Refusal(at, "a NUL or half a surrogate pair is not text")
+        at = piece.end()
+
+
+@dataclass
+class Cursor:
+    """A place in the tokens of one statement. `end` is the offset where the statement stops."""
+
+    tokens: list[Token]
+    end: int
+    index: int = 0
+
+    @property
+    def token(self) -> Token | None:
+        """The token at the cursor, None at the statement's end."""
+        return self.tokens[self.index] if self.index < len(self.tokens) else None
+
+    @property
+    def at(self) -> int:
+        """Offset of the token at the cursor."""
+        return self.token.start if self.token else self.end
+
+    @property
+    def shown(self) -> str:
+        """The token at the cursor as an error names it."""
+        return show(self.token)
+
+    def word(self, ahead: int = 0) -> str:
+        """The word at the cursor in upper case, empty if there is something else."""
+        index = self.index + ahead
+        return word_of(self.tokens[index]) if index < len(self.tokens) else ""
+
+    def accept(self, *words: str) -> bool:
+        """Goes past `words` if exactly they come next."""
+        if any(self.word(ahead) != word for ahead, word in enumerate(words)):
+            return False
+        self.index += len(words)
+        return True
+
+    def expect(self, word: str) -> None:
+        """Goes past `word` or refuses what is there instead."""
+        if not self.accept(word):
+            raise Refusal(self.at, f"expected {word}, found {self.shown}")
+
+    def accept_type(self, kind: TokenType) -> Token | None:
+        """Goes past a token of this kind if there is one."""
+        token = self.token
+        if token is None or token.token_type != kind:
+            return None
+        self.index += 1
+        return token
+
+    def expect_type(self, kind: TokenType, what: str) -> Token:
+        """Goes past a token of this kind or refuses what is there instead."""
+        token = self.accept_type(kind)
+        if token is None:
+            raise Refusal(self.at, f"expected {what}, found {self.shown}")
+        return token
+
+    def at_name(self) -> bool:
+        """Whether a name comes next."""
+        return is_name(self.token)
+
+    def name(self, what: str) -> Name:
+        """Goes past a name or refuses what is there instead."""
+        token = self.token
+        if token is None or (token.token_type != TokenType.IDENTIFIER and not word_of(token)):
+            raise Refusal(self.at, f"expected {what}, found {self.shown}")
+        self.index += 1
+        return read_name(token.text, quoted=token.token_type == TokenType.IDENTIFIER, at=token.start)
+
+
+def word_of(token: Token) -> str:
+    """An unquoted word in upper case, empty for every other token."""
+    quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER, TokenType.NUMBER)
+    return "" if quoted or not token.text[:1].replace("_", "a").isalpha() else token.text.upper()
+
+
+def is_name(token: Token | None) -> bool:
+    """Whether the token can be a name."""
+    if token is None:
+        return False
+    return token.token_type == TokenType.IDENTIFIER or (bool(word_of(token)) and word_of(token) not in RESERVED)
+
+
+def show(token: Token | None) -> str:
+    """The token as an error names it."""
+    if token is None:
+        return "the end of the statement"
+    if token.token_type == TokenType.STRING:
+        return "'" + token.text[:50] + "'"
+    return word_of(token)[:50] or token.text[:50]
+
+
+def read_statements(text: str) -> list[Cursor]:
+    """The statements of the text, without empty ones."""
+    check_characters(text)
+    try:
+        tokens = Ksql().tokenize(text)
+    except Exception as error:  # the tokenizer is foreign: whatever it raises is about the text
+        raise Refusal(0, f"the text cannot be read: {error}") from error
+    statements: list[Cursor] = []
+    start = 0
+    for index, token in enumerate(tokens):
+        if token.token_type == TokenType.SEMICOLON:
+            statements.append(Cursor(tokens[start:index], token.start))
+            start = index + 1
+    statements.append(Cursor(tokens[start:], len(text.rstrip())))
+    return [statement for statement in statements if statement.tokens]
+
+
+def print_statement(tokens: list[Token]) -> str:
+    """The statement on one line: words in upper case, one space where one is needed, no comments.
+
+    Texts that differ in white space, comments or the case of words print alike, and the print reads back the same.
+    """
+    out = ""
+    previous: Token | None = None
+    sign = False  # the previous token is the sign of what follows
+    for token in tokens:
+        kind = token.token_type
+        written = word_of(token) or token.text
+        if kind == TokenType.STRING:
+            written = "'" + token.text.replace("'", "''") + "'"
+        elif kind == TokenType.IDENTIFIER:
+            written = "`" + token.text + "`"
+        elif kind == TokenType.NEQ:
+            written = "<>"
+        is_sign = kind in (TokenType.DASH, TokenType.PLUS) and not ends_operand(previous)
+        glued = (
+            previous is None
+            or kind in (TokenType.COMMA, TokenType.R_PAREN, TokenType.DOT)
+            or previous.token_type in (TokenType.L_PAREN, TokenType.DOT)
+            or (kind == TokenType.L_PAREN and (is_name(previous) or word_of(previous) == "CAST"))
+            or (sign and not is_sign)
+        )
+        out += written if glued else " " + written
+        previous, sign = token, is_sign
+    return out
+
+
+def ends_operand(token: Token | None) -> bool:
+    """Whether an operand may end here, so that a minus behind it subtracts."""
+    if token is None:
+        return False
+    return (
+        token.token_type in (TokenType.STRING, TokenType.NUMBER, TokenType.R_PAREN)
+        or is_name(token)
+        or word_of(token) in ("END", "NULL", "TRUE", "FALSE")
+    )

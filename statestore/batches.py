@@ -1,0 +1,138 @@
+"""The batches topic of a query: who owns it, what is planned, what is done, and where each task stands.
+
+One compacted topic, one partition per task, JSON values, a few keys each:
+
+    partition 0   driver            a driver started; the record's offset is that driver's epoch
+                  plan-<hash>       the text of a plan, kept as long as a batch may have to run under it
+                  planned           the newest planned batch: number, plan hash, source ranges
+                  done              the newest finished batch
+    partition n   position          the newest batch that task n committed, with its stores' changelog offsets
+
+The driver writes the first four in transactions of its own; each position is written by the task's server inside the
+transaction that commits the batch, so it is there exactly when the batch's records are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from statestore.errors import FormatUnsupported
+from statestore.kafka import Reader, Record
+from statestore.version import ChangelogPosition
+
+VERSION = 1
+DRIVER = b"driver"
+PLANNED = b"planned"
+DONE = b"done"
+POSITION = b"position"
+PLAN_PREFIX = b"plan-"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Source offsets of one partition in a batch: `start` included, `end` not."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A batch with its fixed input. `plan` is the hash of the plan that it runs under."""
+
+    batch: int
+    plan: str
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True)
+class Position:
+    """The newest batch that a task has committed. `stores` gives each changelog's next offset after it."""
+
+    batch: int
+    epoch: int
+    plan: str
+    stores: dict[str, ChangelogPosition] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DriverLog:
+    """What partition 0 says. `epoch` is -1 and the rest empty before the first driver."""
+
+    epoch: int
+    planned: Planned | None
+    done: int
+    plans: dict[str, str]
+
+
+def encode(value: object) -> bytes:
+    """A dataclass of this file as a record's value."""
+    fields = asdict(value)  # type: ignore[call-overload]
+    return json.dumps({"version": VERSION, **fields}, separators=(",", ":")).encode()
+
+
+def encode_fields(**fields: object) -> bytes:
+    """Plain fields as a record's value."""
+    return json.dumps({"version": VERSION, **fields}, separators=(",", ":")).encode()
+
+
+def _fields(record: Record, topic: str) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(record.value or b"{}")
+    version = fields.pop("version", None)
+    if version != VERSION:
+        raise FormatUnsupported(
+            "batches topic has records of another version", topic=topic, found=version, supported=VERSION
+        )
+    return fields
+
+
+class BatchesLog:
+    """Reads the batches topic of one query."""
+
+    def __init__(self, reader: Reader, topic: str) -> None:
+        self.topic = topic
+        self._reader = reader
+
+    def _newest(self, partition: int) -> dict[bytes, Record]:
+        first, _ = self._reader.begin_and_end(self.topic, partition)
+        newest: dict[bytes, Record] = {}
+        for chunk in self._reader.read(self.topic, partition, start=first):
+            newest.update((record.key or b"", record) for record in chunk)
+        return newest
+
+    def newest_epoch(self) -> int:
+        """Epoch of the newest driver that started; -1 if none ever did."""
+        driver = self._newest(0).get(DRIVER)
+        return -1 if driver is None else driver.offset
+
+    def position(self, task: int) -> Position | None:
+        """Where the task stands; None if it never committed. Call after `init_transactions` of the task's id."""
+        record = self._newest(task).get(POSITION)
+        if record is None:
+            return None
+        fields = _fields(record, self.topic)
+        stores = {name: ChangelogPosition(**at) for name, at in fields.pop("stores").items()}
+        return Position(**fields, stores=stores)
+
+    def driver_log(self) -> DriverLog:
+        """What drivers have recorded. Call after `init_transactions` of the driver's id."""
+        newest = self._newest(0)
+        planned = None
+        if PLANNED in newest:
+            fields = _fields(newest[PLANNED], self.topic)
+            planned = Planned(fields["batch"], fields["plan"], tuple(Range(**r) for r in fields["ranges"]))
+        return DriverLog(
+            epoch=newest[DRIVER].offset if DRIVER in newest else -1,
+            planned=planned,
+            done=_fields(newest[DONE], self.topic)["batch"] if DONE in newest else -1,
+            plans={
+                key[len(PLAN_PREFIX) :].decode(): (record.value or b"").decode()
+                for key, record in newest.items()
+                if key.startswith(PLAN_PREFIX) and record.value
+            },
+        )

@@ -1,0 +1,128 @@
+"""The other end of a store server: used by Spark's Python workers (`read`, `write`) and by the driver (the rest)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from statestore import wire
+from statestore.config import TaskSpec
+from statestore.staging import SCHEMA
+
+_KEYS = pa.schema([("key", pa.binary())])
+
+
+class StoreClient:
+    """A connection to one server. Errors are ours: `Unavailable` when the server is gone."""
+
+    def __init__(self, socket: Path | str, *, timeout_s: float | None = None) -> None:
+        self._client = flight.FlightClient(f"grpc+unix://{socket}")
+        self._options = flight.FlightCallOptions(timeout=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def act(self, action: str, **command: Any) -> dict[str, Any]:
+        """Run one action and give its answer."""
+        try:
+            results = list(self._client.do_action((action, wire.dumps(**command)), self._options))
+            return wire.loads(results[0].body)
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise wire.from_flight(error) from error
+
+    def open_task(self, spec: TaskSpec, epoch: int) -> dict[str, Any]:
+        """Make the server own the task; gives how its recovery went."""
+        return self.act("open", task=wire.task_to_fields(spec), epoch=epoch)
+
+    def commit(self, task: str, *, batch: int, attempt: int, plan: str) -> dict[str, Any]:
+        """Commit a staged attempt; gives the task's figures after it."""
+        return self.act("commit", task=task, batch=batch, attempt=attempt, plan=plan)
+
+    def read(self, task: str, batch: int) -> Reading:
+        """Open a stream that answers keys with committed states."""
+        return Reading(self._client, task, batch)
+
+    def write(self, task: str, *, batch: int, attempt: int, token: int) -> Writing:
+        """Open a stream that stages rows."""
+        return Writing(self._client, task, batch=batch, attempt=attempt, token=token)
+
+    def entries(self, task: str, **command: Any) -> Iterator[pa.RecordBatch]:
+        """Entries of the task's store as batches of key and stored value."""
+        try:
+            reader = self._client.do_get(flight.Ticket(wire.dumps(task=task, **command)), self._options)
+            for chunk in reader:
+                yield chunk.data
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise wire.from_flight(error) from error
+
+
+class Reading:
+    """One READ stream of one task."""
+
+    def __init__(self, client: Any, task: str, batch: int) -> None:
+        command = wire.dumps(op="read", task=task, batch=batch)
+        try:
+            self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command))
+            self._writer.begin(_KEYS)
+            self.already: bool = wire.loads(self._reader.read_chunk().app_metadata)["already"]
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise wire.from_flight(error) from error
+
+    def states(self, keys: pa.Array) -> tuple[pa.Array, int]:
+        """Committed states of the keys, null where there is none, and the version's token."""
+        try:
+            self._writer.write_batch(pa.record_batch([keys], schema=_KEYS))
+            answer = self._reader.read_chunk()
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise wire.from_flight(error) from error
+        return answer.data.column(0), wire.loads(answer.app_metadata)["token"]
+
+    def close(self) -> None:
+        """End the stream."""
+        try:
+            self._writer.close()
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise wire.from_flight(error) from error
+
+
+class Writing:
+    """One WRITE stream of one task. Nothing counts until `close` has returned."""
+
+    def __init__(self, client: Any, task: str, *, batch: int, attempt: int, token: int) -> None:
+        command = wire.dumps(op="write", task=task, batch=batch, attempt=attempt, token=token)
+        try:
+            self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command))
+            self._writer.begin(SCHEMA)
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise wire.from_flight(error) from error
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Send rows of `staging.SCHEMA`."""
+        try:
+            self._writer.write_batch(rows)
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise wire.from_flight(error) from error
+
+    def close(self) -> int:
+        """Say that the attempt is complete; gives the number of rows the server has staged."""
+        try:
+            self._writer.done_writing()
+            rows: int = wire.loads(self._reader.read_chunk().app_metadata)["rows"]
+            self._writer.close()
+            return rows
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise wire.from_flight(error) from error
+
+

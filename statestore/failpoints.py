@@ -1,0 +1,74 @@
+"""Named points between the steps of a protocol, where a test may kill the process.
+
+A point is armed by a file of its name in the folder `ROLLFORWARD_FAILPOINTS` names; the file holds how often to pass
+before firing. Reaching an armed point takes the file away first, so a point fires once however many processes reach
+it and however often they are restarted. Without that variable a point costs one comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+FOLDER = os.environ.get("ROLLFORWARD_FAILPOINTS")
+
+# In the order in which one batch meets them. The crash test kills at every one.
+SERVER_POINTS = (
+    "own.before-init",
+    "own.after-init",
+    "recover.before-replay",
+    "recover.in-replay",
+    "recover.after-replay",
+    "stage.in-stream",
+    "stage.closed",
+    "commit.before-begin",
+    "commit.begun",
+    "commit.in-produce",
+    "commit.produced",
+    "commit.delivered",
+    "commit.position-sent",
+    "commit.committed",
+    "apply.before-write",
+    "apply.written",
+    "apply.before-answer",
+)
+DRIVER_POINTS = (
+    "driver.owned",
+    "driver.before-plan",
+    "driver.planned",
+    "driver.job-done",
+    "driver.some-committed",
+    "driver.all-committed",
+    "driver.before-done-commit",
+    "driver.done",
+)
+ALL_POINTS = SERVER_POINTS + DRIVER_POINTS
+
+
+def arm(folder: Path, name: str, *, passes: int = 0) -> None:
+    """Make the point `name` kill the process that reaches it for the `passes + 1`-th time."""
+    if name not in ALL_POINTS:
+        raise ValueError(f"no failpoint is named {name}")
+    (folder / name).write_text(str(passes))
+
+
+def is_armed(folder: Path, name: str) -> bool:
+    """True until the point has fired."""
+    return (folder / name).exists()
+
+
+def reach(name: str) -> None:
+    """Kill this process with SIGKILL if the point is armed and its passes are used up."""
+    if FOLDER is None:
+        return
+    point = Path(FOLDER, name)
+    try:
+        passes = int(point.read_text())
+    except (FileNotFoundError, ValueError):
+        return
+    if passes > 0:
+        point.write_text(str(passes - 1))
+        return
+    point.unlink(missing_ok=True)
+    os.kill(os.getpid(), signal.SIGKILL)

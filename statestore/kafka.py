@@ -1,0 +1,425 @@
+"""Kafka, as this project uses it. The only file that imports the client.
+
+Reading a log to its end: the end offset is captured as `read_uncommitted` (an open transaction must not hide committed
+records behind it), records are read as `read_committed`, and reading stops on the partition-EOF event at or past the
+captured end, never by comparing with a message's offset: markers, aborted and compacted records take offsets too.
+
+Errors of the client become ours here and nowhere else: retriable ones are retried inside the client and by `_bounded`,
+then `Unavailable`; abortable ones are `TransactionAborted`; fatal ones are `ProducerFatal`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+
+from statestore.config import KafkaConfig
+from statestore.errors import InvalidConfig, InvariantBroken, RollforwardError, Unavailable
+
+Headers = list[tuple[str, bytes]]
+Timed = tuple[bytes | None, bytes | None, int]
+_REPLAY_CHUNK = 10_000
+
+
+class TransactionAborted(RollforwardError):
+    """The transaction was aborted and the producer can begin another: do the work again."""
+
+
+class ProducerFatal(RollforwardError):
+    """The producer is of no more use (fenced, timed out, id expired). The newest `driver started` tells what to do."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One committed record. `timestamp_ms` is its CreateTime."""
+
+    key: bytes | None
+    value: bytes | None
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as the cluster describes it. `topic_id` changes when a topic is deleted and made again."""
+
+    name: str
+    topic_id: str
+    partitions: int
+
+
+def _client(config: KafkaConfig, **settings: object) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": config.bootstrap_servers,
+        "socket.keepalive.enable": True,
+        "log_level": 2,
+        **config.client,
+        **{name.replace("_", "."): value for name, value in settings.items()},
+    }
+
+
+def _unavailable(what: str, error: object, config: KafkaConfig, **fields: object) -> Unavailable:
+    return Unavailable(
+        f"kafka does not answer: {what}",
+        error=str(error),
+        bootstrap_servers=config.bootstrap_servers,
+        **fields,
+        hint="check that the broker runs and that bootstrap_servers is right",
+    )
+
+
+class TransactionalProducer:
+    """One `transactional.id`. `init` fences every older producer of the same id and aborts its open transaction."""
+
+    def __init__(self, config: KafkaConfig, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        self._config = config
+        self._last_error: str | None = None
+        self._producer = ck.Producer(
+            {
+                **_client(config),
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": config.transaction_timeout_ms,
+                "acks": "all",
+                "partitioner": "murmur2_random",
+                "allow.auto.create.topics": False,
+                # send_offsets right after a commit waits one back-off: the default of 100 ms would be most of a commit.
+                "retry.backoff.ms": 10,
+                "linger.ms": 5,
+                "compression.type": "lz4",
+                "queue.buffering.max.messages": 2_000_000,
+                "queue.buffering.max.kbytes": 512 * 1024,
+                "batch.size": 512 * 1024,
+                "error_cb": self._remember,
+            }
+        )
+
+    def _remember(self, error: ck.KafkaError) -> None:
+        self._last_error = str(error)
+
+    def _bounded(self, what: str, call: Callable[[float], object]) -> None:
+        """Run `call(timeout_s)` until it succeeds, retrying what the client calls retriable within the time limit."""
+        deadline = time.monotonic() + self._config.request_timeout_s
+        while True:
+            try:
+                call(max(0.1, deadline - time.monotonic()))
+                return
+            except ck.KafkaException as raised:
+                error: ck.KafkaError = raised.args[0]
+                if error.fatal():
+                    raise ProducerFatal(
+                        f"producer is unusable: {what}", error=error.str(), transactional_id=self.transactional_id
+                    ) from raised
+                if error.txn_requires_abort():
+                    self.abort()
+                    raise TransactionAborted(
+                        f"transaction was aborted: {what}", error=error.str(), transactional_id=self.transactional_id
+                    ) from raised
+                if not error.retriable() or time.monotonic() >= deadline:
+                    raise _unavailable(
+                        what, error.str(), self._config, transactional_id=self.transactional_id
+                    ) from raised
+
+    def init(self) -> None:
+        """Take the id over: returns when no older transaction of it is open any more."""
+        self._bounded("init_transactions", self._producer.init_transactions)
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._bounded("begin_transaction", lambda _: self._producer.begin_transaction())
+
+    def produce(
+        self,
+        topic: str,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int = -1,
+        timestamp_ms: int = 0,
+        headers: Headers | None = None,
+        on_offset: Callable[[int], None] | None = None,
+    ) -> None:
+        """Queue one record. `on_offset` is called from `flush` with the offset it got."""
+        extra: dict[str, Any] = {}
+        if partition >= 0:
+            extra["partition"] = partition
+        if timestamp_ms > 0:
+            extra["timestamp"] = timestamp_ms
+        if headers:
+            extra["headers"] = headers
+        if on_offset is not None:
+
+            def delivered(error: ck.KafkaError | None, message: ck.Message) -> None:
+                if error is None:
+                    on_offset(message.offset())
+
+            extra["on_delivery"] = delivered
+        while True:
+            try:
+                self._producer.produce(topic, value=value, key=key, **extra)
+                return
+            except BufferError:
+                self._producer.poll(0.5)
+            except ck.KafkaException as raised:
+                self._bounded("produce", _raising(raised))
+
+    def produce_many(self, topic: str, records: Iterable[Timed], *, partition: int = -1) -> None:
+        """Queue (key, value, CreateTime in ms) records in their order. The client's batch call takes no timestamps."""
+        produce = self._producer.produce
+        for key, value, timestamp_ms in records:
+            try:
+                produce(topic, value, key, partition, None, None, timestamp_ms)
+            except BufferError:
+                self.produce(topic, key=key, value=value, partition=partition, timestamp_ms=timestamp_ms)
+            except ck.KafkaException as raised:
+                self._bounded("produce", _raising(raised))
+
+    def flush(self) -> None:
+        """Wait until every queued record has been delivered or has failed; a failure surfaces at `commit`."""
+        deadline = time.monotonic() + self._config.request_timeout_s
+        while remaining := self._producer.flush(1.0):
+            if time.monotonic() >= deadline:
+                raise _unavailable(
+                    "delivery of records", self._last_error or "time-out", self._config, undelivered=remaining
+                )
+
+    def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commit next-to-read offsets for a consumer group inside the transaction."""
+        consumer = ck.Consumer({**_client(self._config), "group.id": group})
+        try:
+            positions = [ck.TopicPartition(topic, partition, at) for (topic, partition), at in offsets.items()]
+            metadata = consumer.consumer_group_metadata()
+            self._bounded(
+                "send_offsets_to_transaction",
+                lambda timeout: self._producer.send_offsets_to_transaction(positions, metadata, timeout),
+            )
+        finally:
+            consumer.close()
+
+    def commit(self) -> None:
+        """Commit. `Unavailable` leaves the outcome unknown: only a new producer of the same id can tell."""
+        self._bounded("commit_transaction", self._producer.commit_transaction)
+
+    def abort(self) -> None:
+        """Abort the open transaction, dropping what was queued."""
+        self._producer.purge()
+        self._bounded("abort_transaction", self._producer.abort_transaction)
+
+    def close(self) -> None:
+        """Forget the producer without waiting for Kafka. An open transaction is left to the next owner's `init`."""
+        self._producer.purge()
+
+
+def _raising(raised: ck.KafkaException) -> Callable[[float], object]:
+    def call(_: float) -> object:
+        raise raised
+
+    return call
+
+
+class Reader:
+    """Reads logs from given offsets to their ends. Belongs to no group and commits nothing."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self._config = config
+        self._admin = AdminClient(_client(config))
+
+    def begin_and_end(self, topic: str, partition: int) -> tuple[int, int]:
+        """First offset present and the offset after the last, open transactions included."""
+        where = ck.TopicPartition(topic, partition)
+        return self._offset(where, OffsetSpec.earliest()), self._offset(where, OffsetSpec.latest())
+
+    def _offset(self, where: ck.TopicPartition, which: OffsetSpec) -> int:
+        return list_offsets(self._admin, self._config, {where: which})[(where.topic, where.partition)]
+
+    def read(self, topic: str, partition: int, *, start: int, end: int | None = None) -> Iterator[list[Record]]:
+        """Chunks of the committed records from `start` up to `end` (exclusive), or to the log's end.
+
+        Raises `Unavailable` when Kafka stays silent for the time limit, and `TaskCorrupted`'s cause, `OffsetsGone`,
+        when `start` lies before the log.
+        """
+        first, last = self.begin_and_end(topic, partition)
+        stop = last if end is None else min(end, last)
+        if start < first:
+            raise OffsetsGone(
+                "records are gone from the log", topic=topic, partition=partition, wanted=start, first=first
+            )
+        if start >= stop:
+            return
+        consumer = ck.Consumer(
+            {
+                **_client(self._config),
+                "group.id": "rollforward-reader",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+                "allow.auto.create.topics": False,
+                "queued.max.messages.kbytes": 64 * 1024,
+                "fetch.wait.max.ms": 20,
+                "fetch.message.max.bytes": 4 * 1024 * 1024,
+            }
+        )
+        try:
+            consumer.assign([ck.TopicPartition(topic, partition, start)])
+            yield from self._chunks(consumer, topic, partition, stop)
+        finally:
+            consumer.close()
+
+    def _chunks(self, consumer: ck.Consumer, topic: str, partition: int, stop: int) -> Iterator[list[Record]]:
+        deadline = time.monotonic() + self._config.request_timeout_s
+        while True:
+            messages = consumer.consume(_REPLAY_CHUNK, timeout=0.2)
+            chunk: list[Record] = []
+            finished = False
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    if message.offset() >= stop:
+                        finished = True
+                        break
+                    chunk.append(Record(message.key(), message.value(), message.offset(), message.timestamp()[1]))
+                elif error.code() == ck.KafkaError._PARTITION_EOF:
+                    finished = finished or message.offset() >= stop
+                elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
+                    raise OffsetsGone("records are gone from the log", topic=topic, partition=partition)
+                elif not error.retriable() and error.code() != ck.KafkaError._ALL_BROKERS_DOWN:
+                    raise _unavailable("read", error.str(), self._config, topic=topic, partition=partition)
+            if chunk:
+                deadline = time.monotonic() + self._config.request_timeout_s
+                yield chunk
+            if finished:
+                return
+            if time.monotonic() >= deadline:
+                raise _unavailable(
+                    "read to the end of the log", "time-out", self._config, topic=topic, partition=partition, end=stop
+                )
+
+
+class OffsetsGone(RollforwardError):
+    """The offset asked for lies outside of the log."""
+
+
+def list_offsets(
+    admin: AdminClient, config: KafkaConfig, wanted: Mapping[ck.TopicPartition, OffsetSpec]
+) -> dict[tuple[str, int], int]:
+    """Offsets as `read_uncommitted` sees them, keyed by topic and partition."""
+    futures = admin.list_offsets(
+        dict(wanted),
+        isolation_level=ck.IsolationLevel.READ_UNCOMMITTED,
+        request_timeout=config.request_timeout_s,
+    )
+    try:
+        return {(where.topic, where.partition): future.result().offset for where, future in futures.items()}
+    except ck.KafkaException as raised:
+        raise _unavailable("list_offsets", raised.args[0].str(), config) from raised
+
+
+class Admin:
+    """Topics: describe, create, delete. Nothing else creates a topic."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self._config = config
+        self._admin = AdminClient(_client(config))
+
+    def describe(self, names: Sequence[str]) -> dict[str, Topic]:
+        """The topics that exist among `names`."""
+        if not names:
+            return {}
+        found: dict[str, Topic] = {}
+        futures = self._admin.describe_topics(
+            ck.TopicCollection(list(names)), request_timeout=self._config.request_timeout_s
+        )
+        for name, future in futures.items():
+            try:
+                about = future.result()
+            except ck.KafkaException as raised:
+                if raised.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise _unavailable("describe_topics", raised.args[0].str(), self._config, topic=name) from raised
+            found[name] = Topic(name, str(about.topic_id), len(about.partitions))
+        return found
+
+    def configs(self, topic: str) -> dict[str, str]:
+        """The topic's settings."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        try:
+            entries = self._admin.describe_configs([resource], request_timeout=self._config.request_timeout_s)
+            return {name: entry.value for name, entry in entries[resource].result().items()}
+        except ck.KafkaException as raised:
+            raise _unavailable("describe_configs", raised.args[0].str(), self._config, topic=topic) from raised
+
+    def create(self, name: str, *, partitions: int, settings: Mapping[str, str], replication: int = -1) -> Topic:
+        """Create the topic unless it exists. Raises `InvalidConfig` if it exists with other partitions."""
+        existing = self.describe([name]).get(name)
+        if existing is None:
+            new = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(settings))
+            future = self._admin.create_topics([new], request_timeout=self._config.request_timeout_s)[name]
+            try:
+                future.result()
+            except ck.KafkaException as raised:
+                if raised.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise _unavailable("create_topics", raised.args[0].str(), self._config, topic=name) from raised
+            existing = self._await(name)
+        if existing.partitions != partitions:
+            raise InvalidConfig(
+                "topic exists with another number of partitions",
+                topic=name,
+                found=existing.partitions,
+                wanted=partitions,
+                hint="use another pipeline name, or delete the topic if nothing needs it",
+            )
+        return existing
+
+    def _await(self, name: str) -> Topic:
+        deadline = time.monotonic() + self._config.request_timeout_s
+        while time.monotonic() < deadline:
+            topic = self.describe([name]).get(name)
+            if topic is not None:
+                return topic
+            time.sleep(0.05)
+        raise _unavailable("topic creation", "time-out", self._config, topic=name)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete the topics that exist among `names`."""
+        present = list(self.describe(names))
+        if not present:
+            return
+        for name, future in self._admin.delete_topics(
+            present, request_timeout=self._config.request_timeout_s
+        ).items():
+            try:
+                future.result()
+            except ck.KafkaException as raised:
+                raise _unavailable("delete_topics", raised.args[0].str(), self._config, topic=name) from raised
+
+    def ends(self, topic: str, *, partitions: int) -> dict[int, int]:
+        """The offset after the last record of every partition."""
+        wanted = {ck.TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+        return {number: at for (_, number), at in list_offsets(self._admin, self._config, wanted).items()}
+
+    def begins(self, topic: str, *, partitions: int) -> dict[int, int]:
+        """The first offset present in every partition."""
+        wanted = {ck.TopicPartition(topic, number): OffsetSpec.earliest() for number in range(partitions)}
+        return {number: at for (_, number), at in list_offsets(self._admin, self._config, wanted).items()}
+
+    def check(self) -> None:
+        """Raise `Unavailable` unless the cluster answers."""
+        try:
+            self._admin.list_topics(timeout=min(10.0, self._config.request_timeout_s))
+        except ck.KafkaException as raised:
+            raise _unavailable("metadata", raised.args[0].str(), self._config) from raised
+
+
+def require(topics: Mapping[str, Topic], name: str) -> Topic:
+    """The topic of that name; its absence is a bug of the caller."""
+    try:
+        return topics[name]
+    except KeyError:
+        raise InvariantBroken("topic was not described", topic=name) from None

@@ -1,0 +1,222 @@
+"""The store server: a process that owns tasks and serves them over Arrow Flight.
+
+    do_exchange  read    keys in, committed states out, batch by batch
+                 write   rows in (`staging.SCHEMA`), one acknowledgement when the attempt is complete
+    do_action    open, commit, figures
+    do_get       entries of a store, for queries
+
+One process per core: two tasks in one interpreter compete for it. The socket is a unix socket of mode 0600 in a
+folder of mode 0700. The process reads its configuration from the first line of its standard input and ends when that
+input ends, so it never outlives the driver that started it. It exits with `EXIT_FENCED` when a newer driver exists.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import structlog
+
+from statestore import wire
+from statestore.config import KafkaConfig, RocksConfig, ServerConfig
+from statestore.errors import Fenced, InvalidInput, RollforwardError, Unavailable
+from statestore.failpoints import reach
+from statestore.staging import SCHEMA
+from statestore.store import Isolation
+from statestore.task import Task
+
+log = structlog.get_logger()
+EXIT_FENCED = 3
+STATES = pa.schema([("state", pa.binary())])
+ENTRIES = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+_QUERY_ROWS = 5_000
+
+
+class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves the tasks that the driver opens on it."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        super().__init__(f"grpc+unix://{config.socket}")
+        config.socket.chmod(0o600)
+        self._config = config
+        self._tasks: dict[str, Task] = {}
+        self._progress: dict[str, tuple[int, int]] = {}
+
+    def _task(self, name: str) -> Task:
+        try:
+            return self._tasks[name]
+        except KeyError:
+            raise Unavailable("task is not on this server", task=name, server=self._config.name) from None
+
+    # Flight's entry points: each turns our errors into Flight's.
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        command = wire.loads(descriptor.command)
+        try:
+            task = self._task(command["task"])
+            if command["op"] == "read":
+                self._read(task, command, reader, writer)
+            else:
+                self._write(task, command, reader, writer)
+        except RollforwardError as error:
+            raise self._refusal(error) from error
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        command = wire.loads(action.body) if action.body is not None and len(action.body) else {}
+        try:
+            yield wire.dumps(**self._act(action.type, command))
+        except RollforwardError as error:
+            raise self._refusal(error) from error
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        command = wire.loads(ticket.ticket)
+        try:
+            return flight.GeneratorStream(ENTRIES, self._entries(self._task(command["task"]), command))
+        except RollforwardError as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: RollforwardError) -> flight.FlightServerError:
+        if isinstance(error, Fenced):
+            log.warning("fenced", error=str(error))
+            threading.Timer(0.2, os._exit, [EXIT_FENCED]).start()
+        return wire.to_flight(error)
+
+    # The work.
+
+    def _read(self, task: Task, command: dict[str, Any], reader: Any, writer: Any) -> None:
+        writer.begin(STATES)
+        already = command["batch"] <= task.committed_batch
+        writer.write_metadata(wire.dumps(already=already))
+        while not already:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return
+            states, token = task.read(chunk.data.column(0))
+            answer = pa.record_batch([pa.array(states, pa.binary())], schema=STATES)
+            writer.write_with_metadata(answer, wire.dumps(token=token))
+
+    def _write(self, task: Task, command: dict[str, Any], reader: Any, writer: Any) -> None:
+        if command["batch"] <= task.committed_batch:
+            writer.write_metadata(wire.dumps(already=True, rows=0))
+            return
+        staged = task.begin_stage(batch=command["batch"], attempt=command["attempt"], token=command["token"])
+        while True:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                break
+            if chunk.data is None:
+                continue
+            task.check_stage(chunk.data)
+            staged.add(chunk.data)
+            reach("stage.in-stream")
+        task.close_stage(staged)
+        writer.write_metadata(wire.dumps(already=False, rows=staged.rows))
+
+    def _act(self, name: str, command: dict[str, Any]) -> dict[str, Any]:
+        match name:
+            case "open":
+                return self._open(command)
+            case "commit":
+                task = self._task(command["task"])
+                now = task.commit(batch=command["batch"], attempt=command["attempt"], plan=command["plan"])
+                return {"committed_now": now, **task.figures()}
+            case "figures":
+                return {"pid": os.getpid(), "tasks": [task.figures() for task in self._tasks.values()]}
+            case "progress":
+                return {"progress": {name: list(at) for name, at in self._progress.items()}}
+            case _:
+                raise InvalidInput("server has no such action", action=name)
+
+    def _open(self, command: dict[str, Any]) -> dict[str, Any]:
+        spec = wire.task_from_fields(command["task"])
+        old = self._tasks.pop(spec.name, None)
+        if old is not None:
+            old.close()
+        config = self._config
+        task = Task(spec, command["epoch"], config.kafka, config.rocks, transactions=config.transactions)
+
+        def progressed(done: int, total: int) -> None:
+            self._progress[spec.name] = (done, total)
+
+        opened = task.open(progressed)
+        self._tasks[spec.name] = task
+        return opened.to_json()
+
+    def _entries(self, task: Task, command: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        isolation = Isolation(command["isolation"])
+        lower, upper = _unhex(command.get("lower")), _unhex(command.get("upper"))
+        if command.get("key") is not None:
+            key = bytes.fromhex(command["key"])
+            value = task.store.get(key, isolation)
+            entries = iter([] if value is None else [(key, value)])
+        else:
+            entries = task.store.scan(lower=lower, upper=upper, isolation=isolation)
+        yield from _batched(entries)
+
+    def close_tasks(self) -> None:
+        """Release every task's folder."""
+        for task in self._tasks.values():
+            task.close()
+
+
+def _unhex(text: str | None) -> bytes | None:
+    return None if text is None else bytes.fromhex(text)
+
+
+def _batched(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
+    rows: list[tuple[bytes, bytes]] = []
+    for entry in entries:
+        rows.append(entry)
+        if len(rows) == _QUERY_ROWS:
+            yield _entry_batch(rows)
+            rows = []
+    yield _entry_batch(rows)
+
+
+def _entry_batch(rows: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
+    keys = pa.array([key for key, _ in rows], pa.binary())
+    return pa.record_batch([keys, pa.array([value for _, value in rows], pa.binary())], schema=ENTRIES)
+
+
+def config_from_fields(fields: dict[str, Any]) -> ServerConfig:
+    """A server's configuration from plain values."""
+    return ServerConfig(
+        name=fields["name"],
+        socket=Path(fields["socket"]),
+        kafka=KafkaConfig(**fields["kafka"]),
+        rocks=RocksConfig(**fields["rocks"]),
+        transactions=fields["transactions"],
+    )
+
+
+def main() -> None:
+    """Entry point of the process; see the head of this file."""
+    structlog.configure(processors=[structlog.processors.TimeStamper(fmt="iso"), structlog.processors.JSONRenderer()])
+    config = config_from_fields(wire.loads(sys.stdin.buffer.readline()))
+    server = StoreServer(config)
+
+    def end_with_driver() -> None:
+        sys.stdin.buffer.read()
+        server.shutdown()
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown, daemon=True).start())
+    threading.Thread(target=end_with_driver, daemon=True).start()
+    log.info("store server ready", server=config.name, socket=str(config.socket), pid=os.getpid())
+    server.wait()
+    server.close_tasks()
+    config.socket.unlink(missing_ok=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

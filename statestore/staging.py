@@ -1,0 +1,98 @@
+"""What one attempt of a batch has sent for one task: nothing of it is visible before the task commits.
+
+A row carries up to three things: a state change, an output record, a dead letter. Rows arrive in Arrow batches with
+the columns of `SCHEMA`; `emit` tells whether the result topic gets nothing, a value or a tombstone for the row's key.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from statestore.kafka import Headers, Timed
+
+EMIT_NOTHING = 0
+EMIT_VALUE = 1
+EMIT_TOMBSTONE = 2
+
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("state", pa.binary()),
+        ("time_ms", pa.int64()),
+        ("emit", pa.int8()),
+        ("value", pa.binary()),
+        ("dead", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A record that could not be used, with where it came from and why."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers
+
+
+@dataclass
+class Staged:
+    """One attempt. `closed` once the sender has said that it is complete."""
+
+    batch: int
+    attempt: int
+    token: int
+    keys: list[bytes] = field(default_factory=list)
+    states: list[bytes] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    outputs: list[Timed] = field(default_factory=list)
+    dead: list[DeadLetter] = field(default_factory=list)
+    rows: int = 0
+    closed: bool = False
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take the rows of one Arrow batch of `SCHEMA`."""
+        self.rows += rows.num_rows
+        keys, states, times, emits, values, dead = (rows.column(number) for number in range(6))
+        if dead.null_count < len(dead):
+            self.dead.extend(_dead_letter(text) for text in dead.drop_null().to_pylist())
+            live = dead.is_null()
+            keys, states, times, emits, values = (c.filter(live) for c in (keys, states, times, emits, values))
+        key_list, time_list = keys.to_pylist(), times.to_pylist()
+        self.keys += key_list
+        self.states += states.to_pylist()
+        self.times += time_list
+        self.outputs += [
+            (key, value, time)
+            for key, value, time, emit in zip(
+                key_list, values.to_pylist(), time_list, emits.to_pylist(), strict=True
+            )
+            if emit
+        ]
+
+    def changelog(self) -> Iterator[Timed]:
+        """The state changes as changelog records: the value without its time, which the record carries itself."""
+        return ((key, state[8:], time) for key, state, time in zip(self.keys, self.states, self.times, strict=True))
+
+
+def _dead_letter(text: str) -> DeadLetter:
+    fields = json.loads(text)
+    headers = [
+        ("reason", str(fields["reason"]).encode()),
+        ("source-topic", str(fields["topic"]).encode()),
+        ("source-partition", str(fields["partition"]).encode()),
+        ("source-offset", str(fields["offset"]).encode()),
+    ]
+    key, value = fields.get("key"), fields.get("value")
+    return DeadLetter(
+        None if key is None else b64decode(key),
+        None if value is None else b64decode(value),
+        int(fields["timestamp_ms"]),
+        headers,
+    )

@@ -1,0 +1,363 @@
+"""One task: its store, its transactional producer, and the commit of its batches.
+
+    CLOSED ──open──► RUNNING ──a step fails, outcome unknown──► BROKEN ──open──► RUNNING
+
+A running task holds its transactional id and stands exactly at its committed position. The `token` names that
+standing: it changes with every open and every commit. READ gives it out and WRITE returns it, so rows that were
+merged with another version of the state are refused. A broken task answers nothing until it has been opened again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+from threading import RLock
+from typing import Any
+
+import pyarrow as pa
+import structlog
+
+from statestore.batches import POSITION, BatchesLog, Position, encode
+from statestore.config import KafkaConfig, RocksConfig, TaskSpec
+from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable, Unrecoverable
+from statestore.failpoints import reach
+from statestore.indexed_batch import IndexedBatchStore
+from statestore.lockholder import end_zombie, record_owner
+from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
+from statestore.ownership import own, require_newest
+from statestore.partitioner import tasks_of
+from statestore.recovery import Found, RecoveryPlan, Way, now_ms, plan_recovery, replay, require_no_records
+from statestore.rocks import LockHeld
+from statestore.staging import Staged
+from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase, wipe
+
+log = structlog.get_logger()
+Progress = Callable[[int, int], None]
+
+
+class TaskState(Enum):
+    """See the drawing above."""
+
+    CLOSED = "closed"
+    RUNNING = "running"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """How an opening went."""
+
+    plan: RecoveryPlan
+    records: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**self.plan.to_json(), "records": self.records, "seconds": round(self.seconds, 3)}
+
+
+class Task:
+    """Owned by one server process. Every method may be called from any thread."""
+
+    def __init__(self, spec: TaskSpec, epoch: int, kafka: KafkaConfig, rocks: RocksConfig, *, transactions: bool) -> None:
+        self.spec = spec
+        self.epoch = epoch
+        self.state = TaskState.CLOSED
+        self.committed_batch = -1
+        self.token = 0
+        self._kafka = kafka
+        self._rocks = rocks
+        self._transactions = transactions
+        self._reader = Reader(kafka)
+        self._batches = BatchesLog(self._reader, spec.batches_topic)
+        self._lock = RLock()
+        self._position: Position | None = None
+        self._producer: TransactionalProducer | None = None
+        self._database: TaskDatabase | None = None
+        self._store: IndexedBatchStore | None = None
+        self._staged: Staged | None = None
+        self._log = log.bind(pipeline=spec.pipeline, task=spec.name, epoch=epoch)
+
+    # Opening: own, then recover.
+
+    def open(self, on_progress: Progress = lambda _done, _total: None) -> Opened:
+        """Own the task's transactional id and bring the store to the committed version. Raises `Fenced`."""
+        with self._lock:
+            started = time.monotonic()
+            self._release()
+            self._producer = own(self._kafka, self.spec.transactional_id, self._batches, self.epoch)
+            self._position = self._batches.position(self.spec.number)
+            found, database = self._look()
+            plan = plan_recovery(self.spec, found)
+            records = self._recover(plan, found, database, on_progress)
+            self._become_running()
+            opened = Opened(plan, records, time.monotonic() - started)
+            self._log.info("task opened", **opened.to_json())
+            return opened
+
+    def _look(self) -> tuple[Found, TaskDatabase | None]:
+        """The facts for a plan. The database is left open if it is usable."""
+        database: TaskDatabase | None = None
+        checkpoint, problem = None, ""
+        exists = self.spec.folder.exists()
+        try:
+            database = self._open_database()
+            checkpoint = database.checkpoint()
+            if checkpoint is None and exists:
+                problem = "local store was not complete"
+        except TaskCorrupted as error:
+            problem = f"local store is unusable: {error}"
+        return gather(self.spec, self._reader, Admin(self._kafka), self._position, checkpoint, problem), database
+
+    def _open_database(self) -> TaskDatabase:
+        """The task's folder, taken from a zombie of ours if need be."""
+        try:
+            database = TaskDatabase(self.spec.folder, [self.spec.store.name], self._rocks)
+        except LockHeld:
+            if not end_zombie(self.spec.folder):
+                raise
+            database = TaskDatabase(self.spec.folder, [self.spec.store.name], self._rocks)
+        record_owner(self.spec.folder)
+        return database
+
+    def _recover(self, plan: RecoveryPlan, found: Found, database: TaskDatabase | None, on_progress: Progress) -> int:
+        if database is None or plan.discard_local:
+            if database is not None:
+                database.close()
+            wipe(self.spec.folder)
+            database = self._open_database()
+        self._database = database
+        if self._position is None:
+            require_no_records(self.spec, self._reader, found.changelog_first)
+            return 0
+        if plan.way is Way.NOTHING:
+            return 0
+        return replay(plan, self.spec, self._reader, database, self._position, on_progress)
+
+    def _become_running(self) -> None:
+        assert self._database is not None
+        self._store = IndexedBatchStore(
+            self.spec.store.name, self._database, topic_id=self.spec.store.changelog_topic_id
+        )
+        self._store.init()
+        self._staged = None
+        self.committed_batch = -1 if self._position is None else self._position.batch
+        self.token = secrets.randbits(62)
+        self.state = TaskState.RUNNING
+
+    def _release(self) -> None:
+        self.state = TaskState.CLOSED
+        self._staged = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+
+    def close(self) -> None:
+        """Drop what is uncommitted and release the folder and the producer."""
+        with self._lock:
+            self._release()
+
+    @property
+    def store(self) -> IndexedBatchStore:
+        """The open store. Raises `Unavailable` when the task is not running."""
+        if self._store is None or self.state is not TaskState.RUNNING:
+            raise Unavailable("task is not running", task=self.spec.name, state=self.state.value)
+        return self._store
+
+    # Reading and staging.
+
+    def read(self, keys: pa.BinaryArray) -> tuple[list[bytes | None], int]:
+        """Committed states of the keys, and the token of the version they are of."""
+        with self._lock:
+            self._require_mine(keys)
+            return self.store.get_committed(keys.to_pylist()), self.token
+
+    def begin_stage(self, *, batch: int, attempt: int, token: int) -> Staged:
+        """Start collecting an attempt. Raises `Unavailable` if its rows were read at another version."""
+        with self._lock:
+            if token != self.token or self.state is not TaskState.RUNNING:
+                raise Unavailable(
+                    "rows were merged with another version of the state", task=self.spec.name, batch=batch
+                )
+            return Staged(batch, attempt, token)
+
+    def check_stage(self, rows: pa.RecordBatch) -> None:
+        """Refuse rows that belong to another task."""
+        live = rows.filter(rows.column("dead").is_null()) if rows.column("dead").null_count < len(rows) else rows
+        self._require_mine(live.column("key"))
+
+    def close_stage(self, staged: Staged) -> None:
+        """The attempt is complete: it replaces what an earlier attempt of the batch staged."""
+        with self._lock:
+            if staged.token != self.token:
+                raise Unavailable("task went on while rows were staged", task=self.spec.name, batch=staged.batch)
+            staged.closed = True
+            self.store.rollback()
+            self.store.put_all(zip(staged.keys, staged.states, strict=True))
+            self._staged = staged
+            reach("stage.closed")
+
+    def _require_mine(self, keys: pa.BinaryArray) -> None:
+        if keys.null_count:
+            raise InvariantBroken("a row has no key", task=self.spec.name)
+        if len(keys) and (tasks_of(keys, self.spec.tasks) != self.spec.number).any():
+            raise InvariantBroken("a row of another task arrived", task=self.spec.name)
+
+    # Committing.
+
+    def commit(self, *, batch: int, attempt: int, plan: str) -> bool:
+        """Commit the staged attempt; False if the batch was committed before. Steps are numbered as in the design.
+
+        Raises `Unavailable` when the batch has to run again and `Fenced` when a newer owner exists. When it returns,
+        the batch is committed in Kafka, whatever became of the local store.
+        """
+        with self._lock:
+            if batch <= self.committed_batch:
+                return False
+            staged = self._staged
+            if staged is None or not staged.closed or (staged.batch, staged.attempt) != (batch, attempt):
+                raise Unavailable("attempt is not staged", task=self.spec.name, batch=batch, attempt=attempt)
+            try:
+                position = self._transaction(staged, plan)
+            except TransactionAborted as error:
+                self._staged = None
+                self.store.rollback()
+                raise Unavailable("transaction was aborted", task=self.spec.name, batch=batch, error=error) from error
+            except (ProducerFatal, Unavailable) as error:
+                return self._settle(batch, error)
+            reach("commit.committed")
+            self._apply(position)
+            reach("apply.before-answer")
+            return True
+
+    def _transaction(self, staged: Staged, plan: str) -> Position:
+        """Step 4: changelog, outputs, dead letters and position, all or none."""
+        assert self._producer is not None
+        producer, spec = self._producer, self.spec
+        # 4.1 The transaction begins now, so it lasts as long as sending takes.
+        reach("commit.before-begin")
+        producer.begin() if self._transactions else None
+        reach("commit.begun")
+        # 4.2 Everything the batch changed. The changelog's next offset is the one after its last record.
+        next_offset = [self._changelog_offset()]
+        self._produce_changelog(staged, next_offset)
+        reach("commit.in-produce")
+        producer.produce_many(spec.output_topic, staged.outputs)
+        for dead in staged.dead:
+            producer.produce(
+                spec.dead_letter_topic,
+                key=dead.key,
+                value=dead.value,
+                timestamp_ms=dead.timestamp_ms,
+                headers=dead.headers,
+            )
+        reach("commit.produced")
+        # 4.3 The delivery reports, for the changelog's offset.
+        producer.flush()
+        reach("commit.delivered")
+        # 4.4 The position, in the same transaction.
+        stores = {spec.store.name: ChangelogPosition(spec.store.changelog_topic_id, next_offset[0])}
+        position = Position(staged.batch, self.epoch, plan, stores)
+        producer.produce(spec.batches_topic, key=POSITION, value=encode(position), partition=spec.number)
+        reach("commit.position-sent")
+        # 4.5 From here on the batch exists.
+        producer.commit() if self._transactions else producer.flush()
+        return position
+
+    def _produce_changelog(self, staged: Staged, next_offset: list[int]) -> None:
+        """The delivery report of the last record, which has the highest offset, moves `next_offset`."""
+        assert self._producer is not None
+        if not staged.keys:
+            return
+        topic, records = self.spec.store.changelog_topic, staged.changelog()
+        self._producer.produce_many(topic, islice(records, len(staged.keys) - 1), partition=self.spec.number)
+
+        def delivered(offset: int) -> None:
+            next_offset[0] = offset + 1
+
+        key, value, timestamp_ms = next(records)
+        self._producer.produce(
+            topic,
+            key=key,
+            value=value,
+            timestamp_ms=timestamp_ms,
+            partition=self.spec.number,
+            on_offset=delivered,
+        )
+
+    def _changelog_offset(self) -> int:
+        return 0 if self._position is None else self._position.stores[self.spec.store.name].offset
+
+    def _settle(self, batch: int, cause: RollforwardError) -> bool:
+        """The outcome is unknown, or the producer is gone: the newest driver and the position decide."""
+        self.state = TaskState.BROKEN
+        require_newest(self._batches, self.epoch, self.spec.transactional_id)
+        self._log.warning("commit outcome unknown, asking kafka", batch=batch, error=str(cause))
+        self.open()
+        if self.committed_batch >= batch:
+            return True
+        raise Unavailable("batch was not committed", task=self.spec.name, batch=batch, error=cause) from cause
+
+    def _apply(self, position: Position) -> None:
+        """Step 5: the committed batch goes into the store's files, in one write. Failing here loses nothing."""
+        assert self._database is not None
+        self._position = position
+        self.committed_batch = position.batch
+        self.token = secrets.randbits(62)
+        self._staged = None
+        try:
+            reach("apply.before-write")
+            checkpoint = Checkpoint(position.batch, position.stores)
+            self._database.apply({self.spec.store.name: self.store.uncommitted()}, checkpoint)
+            self.store.rollback()
+            reach("apply.written")
+        except RollforwardError as error:
+            self.state = TaskState.BROKEN
+            self._log.error("committed batch could not be applied", batch=position.batch, error=str(error))
+
+    # Looking.
+
+    def figures(self) -> dict[str, Any]:
+        """Numbers for people: where the task stands and how large its store is."""
+        with self._lock:
+            figures: dict[str, Any] = {
+                "task": self.spec.name,
+                "state": self.state.value,
+                "batch": self.committed_batch,
+                "token": self.token,
+            }
+            if self.state is TaskState.RUNNING and self._database is not None:
+                database, store = self._database.database, self.spec.store.name
+                figures["keys"] = self.store.approximate_num_entries()
+                figures["bytes"] = database.property(store, "live-sst-files-size") + database.property(
+                    store, "size-all-mem-tables"
+                )
+            return figures
+
+
+def gather(
+    spec: TaskSpec,
+    reader: Reader,
+    admin: Admin,
+    position: Position | None,
+    checkpoint: Checkpoint | None,
+    problem: str,
+) -> Found:
+    """Add what Kafka says about the changelog. The end offset includes open transactions: read it after owning."""
+    topic = spec.store.changelog_topic
+    about = admin.describe([topic]).get(topic)
+    if about is None:
+        raise Unrecoverable("changelog topic is missing", task=spec.name, topic=topic)
+    first, end = reader.begin_and_end(topic, spec.number)
+    retention = int(admin.configs(topic).get("delete.retention.ms", "86400000"))
+    return Found(checkpoint, problem, position, about.topic_id, first, end, retention, now_ms())

@@ -1,0 +1,82 @@
+"""The stores of one task in one RocksDB, and the version they stand at.
+
+Every store is a column family; the family `checkpoint` holds one JSON document: format, batch, and per store the
+changelog's topic id and next offset. Changes and checkpoint go in with one write, so what is read back is always one
+committed version, complete, with the offsets that belong to it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from statestore.config import RocksConfig
+from statestore.errors import FormatUnsupported, TaskCorrupted
+from statestore.rocks import Changes, Database
+
+FORMAT = 1
+_FAMILY = "checkpoint"
+_KEY = b"checkpoint"
+
+
+@dataclass(frozen=True)
+class ChangelogPosition:
+    """Where a store stands in its changelog: `offset` is the next to read."""
+
+    topic_id: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A committed version. `batch` is -1 before the first batch; `written_at_ms` is wall time since the epoch."""
+
+    batch: int
+    stores: dict[str, ChangelogPosition] = field(default_factory=dict)
+    written_at_ms: int = 0
+    format: int = FORMAT
+
+
+def _parse(raw: bytes, folder: Path) -> Checkpoint:
+    try:
+        fields = json.loads(raw)
+        found = fields["format"]
+        if found != FORMAT:
+            raise FormatUnsupported("store has another format", folder=folder, found=found, supported=FORMAT)
+        stores = {name: ChangelogPosition(**position) for name, position in fields.pop("stores").items()}
+        return Checkpoint(**fields, stores=stores)
+    except (ValueError, TypeError, KeyError) as error:
+        raise TaskCorrupted("checkpoint is unreadable", folder=folder, error=error) from error
+
+
+class TaskDatabase:
+    """The RocksDB of one task."""
+
+    def __init__(self, folder: Path, stores: list[str], config: RocksConfig, *, read_only: bool = False) -> None:
+        self.folder = folder
+        self.database = Database(folder, [*stores, _FAMILY], config, read_only=read_only)
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The version the stores stand at; None for a new folder."""
+        raw = self.database.get(_FAMILY, _KEY)
+        return None if raw is None else _parse(raw, self.folder)
+
+    def apply(self, changes: Mapping[str, Changes], checkpoint: Checkpoint) -> None:
+        """Make `changes` and `checkpoint` the committed version, atomically."""
+        stamped = asdict(checkpoint) | {"written_at_ms": time.time_ns() // 1_000_000}
+        record = json.dumps(stamped, separators=(",", ":")).encode()
+        self.database.write({**changes, _FAMILY: [(_KEY, record)]})
+
+    def close(self) -> None:
+        """Release the folder."""
+        self.database.close()
+
+
+def wipe(folder: Path) -> None:
+    """Delete a task's local state. It is a cache: the changelog has it all."""
+    if folder.exists():
+        shutil.rmtree(folder)

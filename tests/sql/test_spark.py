@@ -1,0 +1,320 @@
+"""What the rendered text means to Spark: the values and types that ksqlDB's documentation gives."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from pipelines.plan import Query
+from pipelines.sql import parse_pipeline
+from pipelines.sql.expression import RowExpressions
+from pipelines.sql.script import read_statements
+from pipelines.sql.table import read_expression
+
+STREAM = (
+    "CREATE STREAM s (a INT, b BIGINT, d DOUBLE, f BOOLEAN, t VARCHAR, m DECIMAL(10, 2), na INT, nb BIGINT, nd DOUBLE,"
+    " nf BOOLEAN, nt VARCHAR, nm DECIMAL(10, 2)) WITH (kafka_topic='in', value_format='json');"
+)
+SCHEMA = (
+    "A int, B bigint, D double, F boolean, T string, M decimal(10,2), NA int, NB bigint, ND double, NF boolean,"
+    " NT string, NM decimal(10,2), ROWTIME bigint"
+)
+# The names with N in front are NULL.
+ROW = (7, 10_000_000_000, 2.5, True, "Hello", Decimal("-3.25"), None, None, None, None, None, None, 1_700_000_000_000)
+
+NUMBERS = [
+    ("a / 2", 3),
+    ("-7 / 2", -3),
+    ("b / 3", 3_333_333_333),
+    ("a / 2.0", Decimal("3.50000000000")),
+    ("a / d", 2.8),
+    ("m / a", Decimal("-0.4642857142857")),
+    ("a / 0", None),
+    ("d / 0", None),
+    ("a % 0", None),
+    ("-7 % 3", -1),
+    ("a % 2.5", Decimal("2.0")),
+    ("a + na", None),
+    ("2147483647 + 1", -2_147_483_648),
+    ("2147483647 + b", 12_147_483_647),
+    ("a - -2147483648", -2_147_483_641),
+    ("-9223372036854775808", -(2**63)),
+    ("2 + 3 * 4 - -1", 15),
+    ("(2 + 3) * 4", 20),
+    ("10 - 3 - 2", 5),
+    ("- - a", 7),
+    ("+a", 7),
+    ("-(-m)", Decimal("-3.25")),
+    ("m + a", Decimal("3.75")),
+    ("m * m", Decimal("10.5625")),
+    ("m - 0.005", Decimal("-3.255")),
+    ("1.50", Decimal("1.50")),
+    (".5", Decimal("0.5")),
+    ("2.", Decimal("2")),
+    ("0.05", Decimal("0.05")),
+    ("1e3", 1000.0),
+    ("1E-2", 0.01),
+    ("ABS(m)", Decimal("3.25")),
+    ("ABS(-a)", 7),
+    ("CEIL(d)", 3.0),
+    ("CEIL(m)", Decimal("-3")),
+    ("CEIL(a)", 7),
+    ("CEIL(1e300)", 1e300),
+    ("CEIL(nd)", None),
+    ("FLOOR(d)", 2.0),
+    ("FLOOR(-2.5e0)", -3.0),
+    ("FLOOR(m)", Decimal("-4")),
+    ("ROUND(d)", 3),
+    ("ROUND(-1.5e0)", -1),
+    ("ROUND(-1.6e0)", -2),
+    ("ROUND(-2.5)", Decimal("-2")),
+    ("ROUND(m, 1)", Decimal("-3.30")),
+    ("ROUND(2.345e0, 2)", 2.35),
+    ("ROUND(a, -1)", 10),
+    ("ROUND(nd)", None),
+    ("SIGN(m)", -1),
+    ("SIGN(d)", 1),
+    ("SIGN(a - 7)", 0),
+    ("SQRT(9)", 3.0),
+    ("SQRT(m)", math.nan),
+    ("LN(1)", 0.0),
+    ("EXP(0)", 1.0),
+    ("GREATEST(a, b, nb)", 10_000_000_000),
+    ("GREATEST(a, d)", 7.0),
+    ("LEAST(a, m)", Decimal("-3.25")),
+    ("LEAST(na, nb)", None),
+    ("rowtime / 1000", 1_700_000_000),
+]
+STRINGS = [
+    ("t || ' ' || t", "Hello Hello"),
+    ("t || nt || 'x'", "Hellox"),
+    ("nt || nt", ""),
+    ("CONCAT(t, NULL, '!')", "Hello!"),
+    ("SUBSTRING(t, 2)", "ello"),
+    ("SUBSTRING(t, 2, 3)", "ell"),
+    ("SUBSTRING(t, 1, 1)", "H"),
+    ("SUBSTRING(t, 0, 2)", "He"),
+    ("SUBSTRING(t, -3)", "llo"),
+    ("SUBSTRING(t, -3, 2)", "ll"),
+    ("SUBSTRING(t, -9, 2)", "He"),
+    ("SUBSTRING(t, 9)", ""),
+    ("SUBSTRING(t, a - 5, 2)", "el"),
+    ("SUBSTRING(t, b)", ""),
+    ("SUBSTRING(nt, 1)", None),
+    ("SUBSTRING(t, na)", None),
+    ("LEN(t)", 5),
+    ("LEN(nt)", None),
+    ("UCASE(t)", "HELLO"),
+    ("UPPER(t)", "HELLO"),
+    ("LCASE(t)", "hello"),
+    ("LOWER(nt)", None),
+    ("TRIM('  x ')", "x"),
+    ("REPLACE(t, 'l', 'LL')", "HeLLLLo"),
+    ("REPLACE(t, nt, 'x')", None),
+    ("LPAD('Foo', 7, 'Bar')", "BarBFoo"),
+    ("LPAD('Foo', 2, 'Bar')", "Fo"),
+    ("RPAD('Foo', 7, 'Bar')", "FooBarB"),
+    ("LPAD(t, 9, '')", None),
+    ("LPAD(t, -1, 'x')", None),
+    ("LPAD(t, 9, nt)", None),
+    ("'It''s'", "It's"),
+    (r"'a\nb\\c'", r"a\nb\\c"),
+    ("'two\nlines'", "two\nlines"),
+    ("'${user.home} $1 ${spark.app.name}'", "${user.home} $1 ${spark.app.name}"),
+    ("'é😀'", "é😀"),
+    ("'-- no comment'", "-- no comment"),
+    ("GREATEST('a', t, nt)", "a"),
+]
+CONDITIONS = [
+    ("a = 7", True),
+    ("a <> 7", False),
+    ("a != 8", True),
+    ("a < b AND d <= 2.5", True),
+    ("a > m", True),
+    ("t >= 'Hello'", True),
+    ("f = TRUE", True),
+    ("na = 1", False),
+    ("na <> 1", False),
+    ("NOT na = 1", True),
+    ("NOT (na = 1 OR a = 7)", False),
+    ("na IS NULL", True),
+    ("a IS NOT NULL", True),
+    ("NOT a IS NULL", True),
+    ("a = 1 IS NULL", None),
+    ("a BETWEEN 7 AND b", True),
+    ("a NOT BETWEEN 1 AND 9", False),
+    ("na BETWEEN 1 AND 9", False),
+    ("na NOT BETWEEN 1 AND 9", True),
+    ("a IN (1, 7.0, b)", True),
+    ("a NOT IN (1, 7)", False),
+    ("na IN (1)", False),
+    ("t LIKE 'H%o'", True),
+    ("t LIKE 'h%'", False),
+    ("t LIKE '_ello'", True),
+    ("nt LIKE '%'", False),
+    ("t NOT LIKE 'x%'", True),
+    ("'50%' LIKE '50!%' ESCAPE '!'", True),
+    ("'500' LIKE '50!%' ESCAPE '!'", False),
+    ("'5!' LIKE '5!!' ESCAPE '!'", True),
+    (r"'a\b' LIKE 'a\b'", True),
+    (r"'a%' LIKE 'a\%'", False),
+    ("TRUE OR nf", True),
+    ("nf AND FALSE", False),
+    ("f OR FALSE AND FALSE", True),
+    ("NOT f OR f", True),
+]
+OTHERS = [
+    ("CASE WHEN a > 5 THEN 'big' ELSE 'small' END", "big"),
+    ("CASE WHEN na > 5 THEN 'big' ELSE 'small' END", "small"),
+    ("CASE WHEN na > 5 THEN 1 END", None),
+    ("CASE WHEN a = 1 THEN 1 WHEN a = 7 THEN b ELSE NULL END", 10_000_000_000),
+    ("CASE WHEN f THEN a ELSE d END", 7.0),
+    ("CASE WHEN NOT na = 1 THEN 1 ELSE 0 END", 1),
+    ("COALESCE(na, nb, a)", 7),
+    ("COALESCE(NULL, t)", "Hello"),
+    ("IFNULL(na, 0)", 0),
+    ("IFNULL(t, '')", "Hello"),
+    ("NULLIF(a, 7)", None),
+    ("NULLIF(a, nb)", 7),
+    ("NULLIF(t, 'x')", "Hello"),
+    ("AS_VALUE(f)", True),
+    ("CAST(t AS INT)", None),
+    ("CAST('12' AS BIGINT)", 12),
+    ("CAST(d AS INT)", 2),
+    ("CAST(-2.9e0 AS BIGINT)", -2),
+    ("CAST(a AS DOUBLE) / 2", 3.5),
+    ("CAST(m AS VARCHAR)", "-3.25"),
+    ("CAST(f AS STRING)", "true"),
+    ("CAST('true' AS BOOLEAN)", True),
+    ("CAST(a AS DECIMAL(5, 1))", Decimal("7.0")),
+    ("CAST(b AS DECIMAL(3, 0))", None),
+    ("CAST(NULL AS VARCHAR)", None),
+]
+CASES = [case for case in NUMBERS + STRINGS + CONDITIONS + OTHERS if case[0] != "a = 1 IS NULL"]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[1]")
+        .appName("sql")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.ansi.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+def same(expected: Any, actual: Any) -> bool:
+    """Equal, with their types; NaN equals itself, doubles to 12 digits."""
+    if isinstance(expected, float) and isinstance(actual, float):
+        return math.isclose(expected, actual, rel_tol=1e-12) or (math.isnan(expected) and math.isnan(actual))
+    return type(expected) is type(actual) and bool(expected == actual)
+
+
+def rows_of_s() -> RowExpressions:
+    """The expressions over stream `s`."""
+    statement = "CREATE TABLE q AS SELECT a, COUNT(*) FROM s GROUP BY a EMIT CHANGES;"
+    return RowExpressions(parse_pipeline(STREAM + statement, pipeline="p").sources[0], "S")
+
+
+@pytest.fixture(scope="session")
+def evaluated(spark: SparkSession) -> tuple[Row, dict[str, str]]:
+    """Every case computed over ROW in one projection, and the Spark types."""
+    frame = spark.createDataFrame([ROW], SCHEMA)
+    rows = rows_of_s()
+    texts = [rows.value(read_expression(read_statements(text)[0])).text for text, _ in CASES]
+    result = frame.selectExpr(*[f"{text} AS c{index}" for index, text in enumerate(texts)])
+    return result.collect()[0], dict(result.dtypes)
+
+
+@pytest.mark.parametrize("index", range(len(CASES)), ids=[text for text, _ in CASES])
+def test_an_expression_has_its_value_and_type(evaluated: tuple[Row, dict[str, str]], index: int) -> None:
+    values, types = evaluated
+    text, expected = CASES[index]
+    assert same(expected, values[index]), f"{text}: {expected!r} != {values[index]!r}"
+    inferred = rows_of_s().value(read_expression(read_statements(text)[0])).type.spark
+    assert inferred == types[f"c{index}"]
+
+
+def plan(select: str, rest: str) -> Query:
+    return parse_pipeline(
+        f"{STREAM} CREATE TABLE q AS SELECT {select} FROM s {rest} EMIT CHANGES;", pipeline="p"
+    ).queries[0]
+
+
+def run(frame: DataFrame, query: Query) -> tuple[DataFrame, DataFrame]:
+    """The plan as one batch query: groups with their aggregates, and the result."""
+    calls = {"count_all": "count(1)"}
+    filtered = frame.where(query.where) if query.where else frame
+    keyed = filtered.selectExpr("*", *[f"{key.expression} AS `__{key.name}`" for key in query.group_by]).drop(
+        *[key.name for key in query.group_by]
+    )
+    keyed = keyed.withColumnsRenamed({f"__{key.name}": key.name for key in query.group_by})
+    keyed.createOrReplaceTempView("keyed")
+    names = ", ".join(f"`{key.name}`" for key in query.group_by)
+    aggregates = ", ".join(
+        f"{calls.get(a.function, f'{a.function}({a.argument})')} AS {a.name}" for a in query.aggregates
+    )
+    groups = frame.sparkSession.sql(f"SELECT {names}, {aggregates} FROM keyed GROUP BY {names}")
+    kept = groups.where(query.having) if query.having else groups
+    return groups, kept.selectExpr(
+        *[f"`{key.name}`" for key in query.group_by], *[f"{o.expression} AS `{o.name}`" for o in query.outputs]
+    )
+
+
+@pytest.fixture(scope="session")
+def batch(spark: SparkSession) -> DataFrame:
+    """Three rows of group 1 (one without values), one of group 2."""
+    nulls = (None,) * 6
+    return spark.createDataFrame(
+        [
+            (1, 10, 1.5, True, "x", Decimal("1.10"), *nulls, 1),
+            (1, 5, 2.5, False, "y", Decimal("2.20"), *nulls, 2),
+            (1, None, None, None, None, None, *nulls, 3),
+            (2, 7, 0.5, True, "z", Decimal("9.99"), *nulls, 4),
+        ],
+        SCHEMA,
+    )
+
+
+class TestPlans:
+    def test_aggregates_in_expressions(self, batch: DataFrame) -> None:
+        query = plan(
+            "a, COUNT(*) AS n, COUNT(b) AS nb, SUM(b) / COUNT(b) AS whole, AVG(b) AS mean, MIN(t) || MAX(t) AS ends,"
+            " SUM(CASE WHEN NOT f THEN 1 ELSE 0 END) AS falses, SUM(m) AS m",
+            "GROUP BY a HAVING COUNT(*) > 1",
+        )
+        _, result = run(batch, query)
+        assert [Row(A=1, N=3, NB=2, WHOLE=7, MEAN=7.5, ENDS="xy", FALSES=1, M=Decimal("3.30"))] == result.collect()
+
+    def test_where_drops_rows_whose_condition_is_null(self, batch: DataFrame) -> None:
+        kept = plan("a, COUNT(*) AS n", "WHERE b > 4 GROUP BY a")
+        assert [(1, 2), (2, 1)] == sorted(tuple(row) for row in run(batch, kept)[1].collect())
+        negated = plan("a, COUNT(*) AS n", "WHERE NOT b > 9 GROUP BY a")
+        assert [(1, 2), (2, 1)] == sorted(tuple(row) for row in run(batch, negated)[1].collect())
+
+    def test_a_constant_key_makes_one_group(self, batch: DataFrame) -> None:
+        query = plan("1 AS all_rows, COUNT(*) AS n, SUM(b) AS b", "GROUP BY 1")
+        assert [Row(ALL_ROWS=1, N=4, B=22)] == run(batch, query)[1].collect()
+
+    def test_aggregates_have_the_types_that_expressions_over_them_assume(self, batch: DataFrame) -> None:
+        from pipelines.sql.aggregation import ResultExpressions
+
+        calls = [f"{f}({c})" for f in ("SUM", "AVG", "MIN", "MAX", "COUNT") for c in ("a + 0", "b", "d", "m")]
+        calls += ["COUNT(*)", "MIN(t)", "MAX(t)", "COUNT(f)"]
+        groups, _ = run(batch, plan("a, " + ", ".join(calls), "GROUP BY a"))
+        result = ResultExpressions(rows_of_s(), {})
+        inferred = [result.value(read_expression(read_statements(call)[0])).type.spark for call in calls]
+        assert inferred == [type_ for _, type_ in groups.dtypes[1:]]
