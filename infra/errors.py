@@ -58,5 +58,9 @@ def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
             text = file.read().decode("utf-8", "replace")
     except OSError as error:
         return f"\n  (no log: {error})\n"
-    kept = text.splitlines()[-lines:] or ["(the log is empty)"]
-    return "\n" + "".join(f"  {line}\n" for line in kept)
+    return indented("\n".join(text.splitlines()[-lines:]) or "(the log is empty)")
+
+
+def indented(text: str) -> str:
+    """A block of foreign text inside a message, on lines of its own."""
+    return "\n" + "".join(f"  {line}\n" for line in text.strip().splitlines())

@@ -14,7 +14,7 @@ import os
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from infra.errors import StackBusy
 
@@ -54,7 +54,7 @@ class FileLock:
         self._timeout_s = timeout_s
         self._fd: int | None = None
 
-    def __enter__(self) -> FileLock:
+    def __enter__(self) -> Self:
         deadline = time.monotonic() + self._timeout_s
         while (fd := self._try()) is None:
             if time.monotonic() >= deadline:
@@ -69,7 +69,9 @@ class FileLock:
         self._fd = fd
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from infra.errors import InfraError, PortInUse
 
@@ -49,7 +49,11 @@ def free_port(*, avoid: Collection[int] = ()) -> int:
         if port not in avoid and is_free(port):
             return port
     raise InfraError(
-        "no free port found", low=PORT_MIN, high=PORT_MAX, tries=TRIES_MAX, hint="stop some servers on this machine, or pass a port"
+        "no free port found",
+        low=PORT_MIN,
+        high=PORT_MAX,
+        tries=TRIES_MAX,
+        hint="stop some servers on this machine, or pass a port",
     )
 
 

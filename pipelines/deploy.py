@@ -130,7 +130,8 @@ def _create_topics(admin: Admin, pipeline: str, query: Query, settings: Settings
     changelog_id = create(changelog, query.tasks, CHANGELOG_SETTINGS)
     _require_compacted(admin, changelog)
     batches = names.batches_topic(pipeline, query.name)
-    batches_id = create(batches, query.tasks, BATCHES_SETTINGS)
+    # One partition a task, and one for the driver.
+    batches_id = create(batches, query.tasks + 1, BATCHES_SETTINGS)
     _require_compacted(admin, batches)
     return {"plan": query_to_json(query), "batches_topic_id": batches_id, "changelog_topic_id": changelog_id}
 

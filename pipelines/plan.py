@@ -51,11 +51,15 @@ class GroupKey:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate call. `function` is one of count_all, count, sum, min, max, avg; `name` is `A0`, `A1`, …"""
+    """One aggregate call. `function` is one of count_all, count, sum, min, max, avg; `name` is `A0`, `A1`, …
+
+    `type` is the Spark SQL type of what is accumulated: the result's type, and for avg that of the sum.
+    """
 
     name: str
     function: str
     argument: str | None
+    type: str
 
 
 @dataclass(frozen=True)

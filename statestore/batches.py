@@ -1,14 +1,17 @@
 """The batches topic of a query: who owns it, what is planned, what is done, and where each task stands.
 
-One compacted topic, one partition per task, JSON values, a few keys each:
+One compacted topic of N + 1 partitions for N tasks, JSON values, a few keys each:
 
-    partition 0   driver            a driver started; the record's offset is that driver's epoch
+    partition n   position          the newest batch that task n committed, with its stores' changelog offsets
+    partition N   driver            a driver started; the record's offset is that driver's epoch
                   plan-<hash>       the text of a plan, kept as long as a batch may have to run under it
                   planned           the newest planned batch: number, plan hash, source ranges
                   done              the newest finished batch
-    partition n   position          the newest batch that task n committed, with its stores' changelog offsets
 
-The driver writes the first four in transactions of its own; each position is written by the task's server inside the
+The driver has a partition of its own because a `read_committed` reader waits for the transactions open on a partition:
+shared with a task, a server killed in a commit would hide the newest driver until its transaction times out.
+
+The driver writes its keys in transactions of its own; each position is written by the task's server inside the
 transaction that commits the batch, so it is there exactly when the batch's records are.
 """
 
@@ -62,7 +65,7 @@ class Position:
 
 @dataclass(frozen=True)
 class DriverLog:
-    """What partition 0 says. `epoch` is -1 and the rest empty before the first driver."""
+    """What the driver's partition says. `epoch` is -1 and the rest empty before the first driver."""
 
     epoch: int
     planned: Planned | None
@@ -94,8 +97,9 @@ def _fields(record: Record, topic: str) -> dict[str, Any]:
 class BatchesLog:
     """Reads the batches topic of one query."""
 
-    def __init__(self, reader: Reader, topic: str) -> None:
+    def __init__(self, reader: Reader, topic: str, *, tasks: int) -> None:
         self.topic = topic
+        self.driver_partition = tasks
         self._reader = reader
 
     def _newest(self, partition: int) -> dict[bytes, Record]:
@@ -107,7 +111,7 @@ class BatchesLog:
 
     def newest_epoch(self) -> int:
         """Epoch of the newest driver that started; -1 if none ever did."""
-        driver = self._newest(0).get(DRIVER)
+        driver = self._newest(self.driver_partition).get(DRIVER)
         return -1 if driver is None else driver.offset
 
     def position(self, task: int) -> Position | None:
@@ -121,7 +125,7 @@ class BatchesLog:
 
     def driver_log(self) -> DriverLog:
         """What drivers have recorded. Call after `init_transactions` of the driver's id."""
-        newest = self._newest(0)
+        newest = self._newest(self.driver_partition)
         planned = None
         if PLANNED in newest:
             fields = _fields(newest[PLANNED], self.topic)

@@ -160,7 +160,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             entries = iter([] if value is None else [(key, value)])
         else:
             entries = task.store.scan(lower=lower, upper=upper, isolation=isolation)
-        yield from _batched(entries)
+        yield from entry_batches(entries)
 
     def close_tasks(self) -> None:
         """Release every task's folder."""
@@ -172,7 +172,8 @@ def _unhex(text: str | None) -> bytes | None:
     return None if text is None else bytes.fromhex(text)
 
 
-def _batched(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
+def entry_batches(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
+    """Entries as Arrow batches of `ENTRIES`, at least one."""
     rows: list[tuple[bytes, bytes]] = []
     for entry in entries:
         rows.append(entry)

@@ -73,7 +73,7 @@ class Task:
         self._rocks = rocks
         self._transactions = transactions
         self._reader = Reader(kafka)
-        self._batches = BatchesLog(self._reader, spec.batches_topic)
+        self._batches = BatchesLog(self._reader, spec.batches_topic, tasks=spec.tasks)
         self._lock = RLock()
         self._position: Position | None = None
         self._producer: TransactionalProducer | None = None

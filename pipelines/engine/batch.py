@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark import Accumulator
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
-from pyspark.sql.pandas.types import to_arrow_type
 
-from pipelines.engine.decode import decoded_ddl, decoder
+from pipelines.engine.decode import arrow_type, decoded_ddl, decoder
 from pipelines.engine.exchange import RESULT_DDL, Exchange, reader, writer
 from pipelines.engine.merge import MergeSql
 from pipelines.plan import Query
@@ -60,17 +58,10 @@ class Counts:
 class BatchJob:
     """The job of one plan. Made once, run for every batch."""
 
-    def __init__(self, query: Query, session: SparkSession) -> None:
+    def __init__(self, query: Query) -> None:
         self.query = query
         self._sql = MergeSql(query)
-        self._types = self._part_types(session)
-
-    def _part_types(self, session: SparkSession) -> list[pa.DataType]:
-        """Arrow types of the aggregates' parts, as Spark's analysis of the plan gives them."""
-        empty = session.createDataFrame([], decoded_ddl(self.query.source))
-        grouped = self._grouped(empty)
-        fields = {field.name: field.dataType for field in grouped.schema.fields}
-        return [to_arrow_type(fields[f"P{part.name}"]) for part in self._sql.parts]
+        self._types = [arrow_type(part.type) for part in self._sql.parts]
 
     def _grouped(self, decoded: DataFrame) -> DataFrame:
         key, dead = self._sql.keyed()
@@ -87,12 +78,12 @@ class BatchJob:
         decode = decoder(self.query.source, _plain_columns(self.query), counts.add)
         decoded = records.selectExpr(*SOURCE_COLUMNS).mapInArrow(decode, decoded_ddl(self.query.source))
         grouped = self._grouped(decoded)
-        parts = [part.name for part in self._sql.parts]
-        types = {field.name: field.dataType.simpleString() for field in grouped.schema.fields}
-        old = ", ".join(f"`S{part}` {types[f'P{part}']}" for part in parts)
-        known = ", ".join(f"`{name}` {kind}" for name, kind in types.items())
+        parts = self._sql.parts
+        old = ", ".join(f"`S{part.name}` {part.type}" for part in parts)
+        known = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in grouped.schema.fields)
         read = grouped.mapInArrow(
-            reader(exchange, parts, self._types), f"{known}, __token bigint, __old_time bigint, {old}"
+            reader(exchange, [part.name for part in parts], self._types),
+            f"{known}, __token bigint, __old_time bigint, {old}",
         )
         merged = read.selectExpr(*self._sql.merged()).selectExpr(*self._sql.valued()).selectExpr(*self._sql.emitted())
         written = merged.mapInArrow(writer(exchange, self._types), RESULT_DDL)

@@ -14,9 +14,13 @@ from statestore.errors import InvalidConfig
 
 @dataclass(frozen=True)
 class Part:
-    """One mergeable part of an aggregate. `partial` aggregates input rows; `merge` joins `{old}` and `{new}`."""
+    """One mergeable part of an aggregate. `partial` aggregates input rows; `merge` joins `{old}` and `{new}`.
+
+    `type` is the Spark SQL type in which the part is kept; merging never leaves it.
+    """
 
     name: str
+    type: str
     partial: str
     merge: str
 
@@ -24,21 +28,23 @@ class Part:
 _ADD = "CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {old} + {new} END"
 
 
-def _parts(aggregate: Aggregate) -> list[Part]:
-    name, of = aggregate.name, aggregate.argument
+def state_parts(aggregate: Aggregate) -> list[Part]:
+    """The parts that the state keeps of one aggregate."""
+    name, kind, of = aggregate.name, aggregate.type, aggregate.argument
     match aggregate.function:
         case "count_all":
-            return [Part(name, "count(1)", _ADD)]
+            return [Part(name, kind, "count(1)", _ADD)]
         case "count":
-            return [Part(name, f"count({of})", _ADD)]
+            return [Part(name, kind, f"count({of})", _ADD)]
         case "sum":
-            return [Part(name, f"sum({of})", _ADD)]
+            return [Part(name, kind, f"sum({of})", _ADD)]
         case "min":
-            return [Part(name, f"min({of})", "least({old}, {new})")]
+            return [Part(name, kind, f"min({of})", "least({old}, {new})")]
         case "max":
-            return [Part(name, f"max({of})", "greatest({old}, {new})")]
+            return [Part(name, kind, f"max({of})", "greatest({old}, {new})")]
         case "avg":
-            return [Part(f"{name}_sum", f"sum({of})", _ADD), Part(f"{name}_count", f"count({of})", _ADD)]
+            count = Part(f"{name}_count", "bigint", f"count({of})", _ADD)
+            return [Part(f"{name}_sum", kind, f"sum({of})", _ADD), count]
         case other:
             raise InvalidConfig("plan has an unknown aggregate", function=other)
 
@@ -72,7 +78,7 @@ class MergeSql:
 
     def __init__(self, query: Query) -> None:
         self.query = query
-        self.parts = [part for aggregate in query.aggregates for part in _parts(aggregate)]
+        self.parts = [part for aggregate in query.aggregates for part in state_parts(aggregate)]
 
     def filter(self) -> str:
         """Rows to keep: those that WHERE takes, and every bad record."""
@@ -88,13 +94,13 @@ class MergeSql:
     def grouped(self) -> list[str]:
         """Aggregates per key over a batch: time, group keys and parts."""
         keys = [f"first({key.expression}) AS `{key.name}`" for key in self.query.group_by]
-        return ["max(ROWTIME) AS __time", *keys, *(f"{part.partial} AS `P{part.name}`" for part in self.parts)]
+        return ["max(ROWTIME) AS __time", *keys, *(f"CAST({part.partial} AS {part.type}) AS `P{part.name}`" for part in self.parts)]
 
     def merged(self) -> list[str]:
         """After READ: old parts `S…` and new parts `P…` become merged parts `M…`."""
         names = [f"`{key.name}`" for key in self.query.group_by]
         merges = [
-            part.merge.format(old=f"`S{part.name}`", new=f"`P{part.name}`") + f" AS `M{part.name}`"
+            f"CAST({part.merge.format(old=f'`S{part.name}`', new=f'`P{part.name}`')} AS {part.type}) AS `M{part.name}`"
             for part in self.parts
         ]
         time = "CASE WHEN __old_time IS NULL THEN __time ELSE greatest(__old_time, __time) END AS __time"

@@ -86,7 +86,7 @@ class QueryDriver:
         self._checkpoint = work / "checkpoints" / self.query.name
         self._on_done = on_done
         self._admin = Admin(self._kafka)
-        self._log_reader = BatchesLog(Reader(self._kafka), deployed.batches_topic)
+        self._log_reader = BatchesLog(Reader(self._kafka), deployed.batches_topic, tasks=self.query.tasks)
         self._hash = plan_hash(self.query)
         self._jobs: dict[str, BatchJob] = {}
         self._producer: TransactionalProducer | None = None
@@ -110,12 +110,12 @@ class QueryDriver:
             self.deployed.batches_topic,
             key=DRIVER,
             value=encode_fields(started_at=time.time(), plan=self._hash),
-            partition=0,
+            partition=self._log_reader.driver_partition,
             on_offset=started.append,
         )
         plan_key = PLAN_PREFIX + self._hash.encode()
         plan = query_to_json(self.query).encode()
-        self._producer.produce(self.deployed.batches_topic, key=plan_key, value=plan, partition=0)
+        self._producer.produce(self.deployed.batches_topic, key=plan_key, value=plan, partition=self._log_reader.driver_partition)
         self._producer.flush()
         self._producer.commit()
         self.epoch = started[0]
@@ -215,7 +215,7 @@ class QueryDriver:
         reach("driver.before-plan")
         self._in_transaction(
             lambda producer: producer.produce(
-                self.deployed.batches_topic, key=PLANNED, value=encode(planned), partition=0
+                self.deployed.batches_topic, key=PLANNED, value=encode(planned), partition=self._log_reader.driver_partition
             )
         )
         self._batch = planned.batch
@@ -255,7 +255,7 @@ class QueryDriver:
         """3 Stage."""
         job = self._jobs.get(planned.plan)
         if job is None:
-            job = self._jobs[planned.plan] = BatchJob(query, self._session)
+            job = self._jobs[planned.plan] = BatchJob(query)
         exchange = Exchange(query.name, planned.batch, self._servers.sockets(query.name))
         staged = job.run(frame, exchange)
         reach("driver.job-done")
@@ -290,7 +290,7 @@ class QueryDriver:
 
         def finish(producer: TransactionalProducer) -> None:
             value = encode_fields(batch=planned.batch)
-            producer.produce(self.deployed.batches_topic, key=DONE, value=value, partition=0)
+            producer.produce(self.deployed.batches_topic, key=DONE, value=value, partition=self._log_reader.driver_partition)
             offsets = {(r.topic, r.partition): r.end for r in planned.ranges}
             producer.send_offsets(names.group(self.deployed.pipeline, self.query.name), offsets)
             reach("driver.before-done-commit")

@@ -31,6 +31,7 @@ from statestore.server import EXIT_FENCED
 log = structlog.get_logger()
 _START_S = 30.0
 _STOP_S = 10.0
+_OPEN_ATTEMPTS = 8
 
 
 @dataclass
@@ -79,12 +80,22 @@ class StoreServers:
         Other errors are the tasks' own: `Unrecoverable` and the like.
         """
         with self._lock:
-            for number in range(len(self._servers)):
-                self._revive(number)
             opening = [a for a in self._assigned.values() if only is None or a.spec.query == only]
-            waiting = [self._workers.submit(self._open_if_needed, assigned, cause) for assigned in opening]
-            for future in waiting:
-                future.result()
+            for attempt in range(1, _OPEN_ATTEMPTS + 1):
+                try:
+                    for number in range(len(self._servers)):
+                        self._revive(number)
+                    waiting = [self._workers.submit(self._open_if_needed, assigned, cause) for assigned in opening]
+                    for error in [future.exception() for future in waiting]:
+                        if error is not None:
+                            raise error
+                    return
+                except Unavailable as error:
+                    # A server may die while it recovers, or Kafka may be away for a while.
+                    log.warning("tasks are not open yet", pipeline=self._pipeline, attempt=attempt, error=str(error))
+                    if attempt == _OPEN_ATTEMPTS:
+                        raise
+                    time.sleep(min(5.0, 0.1 * 2**attempt))
 
     def _revive(self, number: int) -> None:
         server = self._servers[number]

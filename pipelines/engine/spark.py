@@ -47,6 +47,7 @@ def _conf(settings: Settings, work: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.local.dir": str(work / "tmp"),
         "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "pipelines.engine.worker_daemon",
         "spark.shuffle.compress": "false",
         **settings.spark_conf,
     }

@@ -21,7 +21,7 @@ def has_aggregate(node: exp.Expr) -> bool:
 
 
 class ResultExpressions(Expressions):
-    """Expressions over group keys and aggregates. Equal aggregate calls share one entry of `aggregates`.
+    """Expressions over group keys and aggregates. Equal aggregate calls share one of `aggregates`.
 
     `keys` maps the text of a group expression to its key. Aggregates have the types that Spark computes: counts and
     sums of integers are bigint, averages double (a decimal is averaged as double, as ksqlDB does).
@@ -30,7 +30,12 @@ class ResultExpressions(Expressions):
     def __init__(self, rows: RowExpressions, keys: dict[str, GroupKey]) -> None:
         self.rows = rows
         self.keys = keys
-        self.aggregates: list[Aggregate] = []
+        self.entries: dict[tuple[str, str | None], Aggregate] = {}
+
+    @property
+    def aggregates(self) -> tuple[Aggregate, ...]:
+        """The aggregates so far, in the order of their first use."""
+        return tuple(self.entries.values())
 
     def key(self, node: exp.Expr) -> GroupKey | None:
         """The group key that the tree is, None if it is none."""
@@ -54,20 +59,18 @@ class ResultExpressions(Expressions):
         if isinstance(arguments[0], exp.Star):
             if name != "COUNT":
                 raise Refusal(offset(arguments[0]), f"{name}(*) is not possible", "only COUNT takes *")
-            return self._entry("count_all", None, BIGINT, at)
+            return self._entry("count_all", None, BIGINT, BIGINT, at)
         if has_aggregate(arguments[0]):
             raise Refusal(offset(arguments[0]), "an aggregate may not stand in another's argument")
         argument = self.rows.value(arguments[0])
         type_ = aggregate_type(name, argument)
         text = argument.cast(DOUBLE) if name == "AVG" and argument.type.kind == "decimal" else argument.text
-        return self._entry(name.lower(), text, type_, at)
+        accumulated = BIGINT if name == "AVG" and argument.type.is_integer else type_
+        return self._entry(name.lower(), text, type_, accumulated, at)
 
-    def _entry(self, function: str, argument: str | None, type_: SqlType, at: int) -> Value:
-        for known in self.aggregates:
-            if (known.function, known.argument) == (function, argument):
-                return Value(quote(known.name), type_, at)
-        entry = Aggregate(f"A{len(self.aggregates)}", function, argument)
-        self.aggregates.append(entry)
+    def _entry(self, function: str, argument: str | None, type_: SqlType, accumulated: SqlType, at: int) -> Value:
+        new = Aggregate(f"A{len(self.entries)}", function, argument, accumulated.spark)
+        entry = self.entries.setdefault((function, argument), new)
         return Value(quote(entry.name), type_, at)
 
 

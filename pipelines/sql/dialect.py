@@ -146,6 +146,11 @@ class Ksql(Dialect):
             start = self._curr
             if self._match(TokenType.NUMBER):
                 return exp.Literal.number(start.text)
+            if self._match(TokenType.DOT):  # the tokenizer cuts .5 into a dot and 5
+                digits = self._need(TokenType.NUMBER, "a digit")
+                if digits.start != start.end + 1 or "." in digits.text:
+                    raise Refusal(start.start, "expected an expression, found .")
+                return exp.Literal.number("0." + digits.text)
             if self._match(TokenType.STRING):
                 return exp.Literal.string(start.text)
             if self._match(TokenType.NULL):

@@ -45,12 +45,14 @@ def read_columns(cursor: Cursor) -> tuple[Column, ...]:
     """The parenthesised columns: at most one KEY, no two names that differ only in case."""
     cursor.expect_type(TokenType.L_PAREN, "( and the stream's columns")
     columns: list[Column] = []
+    seen: set[str] = set()
     while True:
         column, at = read_column(cursor)
-        if any(column.name.upper() == other.name.upper() for other in columns):
+        if column.name.upper() in seen:
             raise Refusal(at, f"column {column.name} is defined twice", "names that differ only in case are one name")
         if column.key and any(other.key for other in columns):
             raise Refusal(at, "a stream has at most one KEY column", "the kafka key format holds one value")
+        seen.add(column.name.upper())
         columns.append(column)
         if not cursor.accept_type(TokenType.COMMA):
             break

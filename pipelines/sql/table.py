@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from pipelines.plan import Aggregate, GroupKey, Output, Query, Source
+from pipelines.plan import GroupKey, Output, Query, Source
 from pipelines.sql.aggregation import CONSTANTS, ResultExpressions
 from pipelines.sql.dialect import HEIGHT_MAX, Ksql, height, offset
 from pipelines.sql.error import Refusal, nearest
@@ -47,7 +47,7 @@ UNSUPPORTED = {
 
 @dataclass
 class Clauses:
-    """The statement's parts as trees. `FROM` is the source with the name that may stand before its columns."""
+    """The statement's parts as trees; an item of SELECT with its alias, if it has one."""
 
     select_at: int
     items: list[tuple[exp.Expr, Name | None]] = field(default_factory=list)
@@ -213,7 +213,7 @@ def plan_table(
         source=rows.source,
         where=where,
         group_by=keys,
-        aggregates=tuple[Aggregate, ...](result.aggregates),
+        aggregates=result.aggregates,
         having=having,
         outputs=tuple(outputs),
         key_format=key_format,
@@ -226,17 +226,19 @@ def plan_table(
 def name_columns(clauses: Clauses, rows: RowExpressions) -> list[str]:
     """A name for each item of SELECT: the alias, the column's own, or the next free KSQL_COL_n."""
     given: list[str | None] = []
+    taken: set[str] = set()
     for node, alias in clauses.items:
         bare = node.unnest()
         name = alias.text if alias else rows.named(bare) if isinstance(bare, exp.Column) else None
         at = alias.at if alias else offset(node)
         if name is not None and name.upper() in PSEUDO_COLUMNS:
             raise Refusal(at, f"{name} is a reserved column name", "give it another with AS")
-        if name is not None and any(name.upper() == other.upper() for other in given if other):
+        if name is not None and name.upper() in taken:
             hint = "names that differ only in case are one name"
             raise Refusal(at, f"column {name} is in the result twice", hint)
+        taken.update([name.upper()] if name else [])
         given.append(name)
-    taken = {name.upper() for name in given if name} | {name.upper() for name in rows.types}
+    taken.update(name.upper() for name in rows.types)
     free = (f"KSQL_COL_{n}" for n in range(10**9) if f"KSQL_COL_{n}" not in taken)
     return [name or next(free) for name in given]
 

@@ -46,13 +46,13 @@ class TestFlights:
                 where=None,
                 group_by=(GroupKey("CARRIER", "`CARRIER`", "string"),),
                 aggregates=(
-                    Aggregate("A0", "count_all", None),
-                    Aggregate("A1", "count", "`DEP_DELAY`"),
-                    Aggregate("A2", "avg", "`DEP_DELAY`"),
-                    Aggregate("A3", "max", "`DEP_DELAY`"),
-                    Aggregate("A4", "min", "`DEP_DELAY`"),
-                    Aggregate("A5", "sum", LATE),
-                    Aggregate("A6", "sum", "`DISTANCE`"),
+                    Aggregate("A0", "count_all", None, "bigint"),
+                    Aggregate("A1", "count", "`DEP_DELAY`", "bigint"),
+                    Aggregate("A2", "avg", "`DEP_DELAY`", "bigint"),
+                    Aggregate("A3", "max", "`DEP_DELAY`", "int"),
+                    Aggregate("A4", "min", "`DEP_DELAY`", "int"),
+                    Aggregate("A5", "sum", LATE, "bigint"),
+                    Aggregate("A6", "sum", "`DISTANCE`", "bigint"),
                 ),
                 having=None,
                 outputs=(
@@ -93,9 +93,9 @@ class TestFlights:
                     GroupKey("DAY", "`DAY`", "int"),
                 ),
                 aggregates=(
-                    Aggregate("A0", "count_all", None),
-                    Aggregate("A1", "avg", "`ARR_DELAY`"),
-                    Aggregate("A2", "max", "`ARR_DELAY`"),
+                    Aggregate("A0", "count_all", None, "bigint"),
+                    Aggregate("A1", "avg", "`ARR_DELAY`", "bigint"),
+                    Aggregate("A2", "max", "`ARR_DELAY`", "int"),
                 ),
                 having=None,
                 outputs=(
@@ -204,7 +204,7 @@ class TestGrouping:
 class TestAggregates:
     def test_equal_calls_share_one_entry(self) -> None:
         query = one("a, SUM(b) / COUNT(*) AS x, sum((B)) AS y", "FROM s GROUP BY a HAVING Count( * ) > 1 EMIT CHANGES;")
-        assert (Aggregate("A0", "sum", "`B`"), Aggregate("A1", "count_all", None)) == query.aggregates
+        assert (Aggregate("A0", "sum", "`B`", "bigint"), Aggregate("A1", "count_all", None, "bigint")) == query.aggregates
         assert (Output("X", "(`A0` div `A1`)"), Output("Y", "`A0`")) == query.outputs
         assert "(`A1` > 1)" == query.having
 
@@ -212,7 +212,7 @@ class TestAggregates:
         assert "CAST(`M` AS DOUBLE)" == one("a, AVG(m)").aggregates[0].argument
 
     def test_rowtime_is_the_records_time(self) -> None:
-        assert Aggregate("A0", "max", "`ROWTIME`") == one("a, MAX(rowtime) AS last").aggregates[0]
+        assert Aggregate("A0", "max", "`ROWTIME`", "bigint") == one("a, MAX(rowtime) AS last").aggregates[0]
 
 
 class TestComparisonWithNull:

@@ -1,0 +1,62 @@
+# `make` lists the targets. Everything runs in .venv, made from requirements.lock; a second run finds it ready.
+
+PYTHON ?= python3
+UV_VERSION := 0.13.9
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(VENV)/tools/bin/uv
+READY := $(VENV)/.ready
+CODE := statestore pipelines ops infra tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test crash bench lint types screenshots lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with the pinned packages
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || \
+		{ echo "Python 3.11 or 3.12 is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# uv lives beside the packages, since sync removes what the lock does not name.
+	@test "$$($(UV) --version 2>/dev/null | cut -d ' ' -f 2)" = $(UV_VERSION) || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(VENV)/tools uv==$(UV_VERSION)
+	@echo "installing the packages of requirements.lock (about 1 GB)"
+	@$(UV) pip sync --python $(BIN)/python --quiet --require-hashes requirements.lock
+	@$(UV) pip install --python $(BIN)/python --quiet --no-deps --editable .
+	@touch $@
+
+demo: setup ## run the main job on real flights, kill it twice, compare every result (3 minutes)
+	@$(BIN)/rollforward demo $(DEMO)
+
+test: setup ## run the tests (slow ones: make crash, make bench)
+	@$(BIN)/python -m pytest $(TESTS)
+
+crash: setup ## kill the job at every step of the protocol and at random moments
+	@$(BIN)/python -m pytest tests/crash -m slow $(TESTS)
+
+bench: setup ## measure throughput; the figures go to a JSON file
+	@$(BIN)/python -m tests.benchmarks $(BENCH)
+
+lint: setup ## check style, format and the direction of imports
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/lint-imports --no-logo
+
+types: setup ## check types
+	@$(BIN)/mypy
+
+screenshots: setup ## take the pictures of the Dagster pages in docs/
+	@$(BIN)/python -m tests.screenshots
+
+lock: setup ## pin the packages in requirements.lock (newest versions: make lock LOCK=--upgrade)
+	@$(UV) pip compile pyproject.toml --group dev --python-version 3.11 --universal --generate-hashes --no-header \
+		--no-annotate --no-emit-index-url --quiet $(LOCK) --output-file requirements.lock
+	@echo "requirements.lock is new: make setup installs it"
+
+clean: ## delete .venv, caches and the data of demo and local stack; stops what runs there
+	@for home in .rollforward .rollforward-demo; do \
+		if test -d $$home && test -x $(BIN)/rollforward; then ROLLFORWARD_HOME=$$home $(BIN)/rollforward down --wipe; fi; done
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

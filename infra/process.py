@@ -1,0 +1,260 @@
+"""Detached processes that outlive the command that started them, and are found and ended by a later one.
+
+Owns start, identity, liveness and stop. A process leads its own session, reads /dev/null, writes stdout and stderr to one log, and has the
+default signal dispositions whatever the starter ignored (a shell's `&` sets SIGINT to ignore, and Dagster copies that to SIGTERM).
+
+Two independent traces identify it. The record, a JSON file written atomically after the start:
+
+    {"pid": 4711, "create_time": 1795274190.02, "command": ["java", ...], "log": "/.../broker.log"}
+
+and the variable ROLLFORWARD_PROCESS in its environment, inherited by its children, which holds the record's path. A record speaks of a live
+process only if pid *and* creation time agree, so neither a stale file nor a reused pid is mistaken for it. `stop` ends what the record names,
+its process group, and everything that carries the mark: so nothing is left when the leader was killed alone, when the starter died before it
+wrote the record, or when the record cannot be read. A child that was itself started by this module carries its own mark and is not touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from infra.errors import InfraError, StartFailed, StopFailed, log_tail
+from infra.files import read_json, write_json
+
+MARK = "ROLLFORWARD_PROCESS"
+# The boot time from which the system computes creation times moves a little when the clock is set; a pid is not reused that fast.
+CREATE_TIME_TOLERANCE_S = 1.5
+POLL_S = 0.02
+KILL_WAIT_S = 10.0
+LOG_BYTES_MAX = 16 * 1024 * 1024
+DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD)
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """What to start: `env` is the whole environment; `record` is where the process is remembered."""
+
+    name: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+    log: Path
+    record: Path
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """A process that was started; `create_time` is in seconds since the epoch, as psutil tells it."""
+
+    pid: int
+    create_time: float
+    command: tuple[str, ...]
+    log: str
+
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since the start."""
+        return max(0.0, time.time() - self.create_time)
+
+
+def start(spec: ProcessSpec) -> ProcessRecord:
+    """Starts the process and records it; what an earlier start under the same record left behind is ended first.
+
+    Raises InfraError if the program is not there. Returns at once: see `await_ready`.
+    """
+    if shutil.which(spec.command[0], path=spec.env.get("PATH", os.defpath)) is None:
+        raise InfraError(
+            f"{spec.name} cannot start: no such program",
+            program=spec.command[0],
+            hint="install the project's dependencies again",
+        )
+    stop(spec.record)
+    for folder in (spec.cwd, spec.log.parent, spec.record.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    _rotate(spec.log)
+    log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    # The shell only changes the folder: exec keeps the pid.
+    words = ["/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', spec.name, str(spec.cwd), *spec.command]
+    pid = os.posix_spawn(
+        words[0],
+        words,
+        {**spec.env, MARK: str(spec.record.resolve())},
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(spec.log), log_flags, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+            *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_fds()),
+        ],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=DEFAULT_SIGNALS,
+    )
+    # Not yet reaped by anyone, so it is there even if it has ended already.
+    record = ProcessRecord(pid, psutil.Process(pid).create_time(), spec.command, str(spec.log))
+    write_json(spec.record, asdict(record))
+    return record
+
+
+def read_record(path: Path) -> ProcessRecord | None:
+    """What was recorded; None when the file is missing or cannot be understood."""
+    content = read_json(path)
+    try:
+        return (
+            ProcessRecord(
+                int(content["pid"]),
+                float(content["create_time"]),
+                tuple(map(str, content["command"])),
+                str(content["log"]),
+            )
+            if content
+            else None
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def is_alive(record: ProcessRecord) -> bool:
+    """Whether the recorded process runs: same pid, same creation time, not a zombie."""
+    return _leader(record) is not None
+
+
+def await_ready(spec: ProcessSpec, record: ProcessRecord, probe: Callable[[], bool], *, timeout_s: float) -> None:
+    """Returns when the probe answers true; raises StartFailed with the log's last lines when the process ends or time is up."""
+    began = time.monotonic()
+    while not probe():
+        waited = time.monotonic() - began
+        alive = is_alive(record)
+        if alive and waited < timeout_s:
+            time.sleep(POLL_S)
+            continue
+        raise StartFailed(
+            f"{spec.name} {'did not answer in time' if alive else 'ended while starting'}:{log_tail(spec.log)}",
+            pid=record.pid,
+            waited_s=round(waited, 1),
+            log=spec.log,
+            hint="read the log, then run the same again",
+        )
+
+
+def stop(path: Path, *, grace_s: float = 10.0) -> bool:
+    """Ends the process behind a record and all it started: SIGTERM, up to `grace_s`, SIGKILL. Tells whether anything was running.
+
+    The record is deleted. Raises StopFailed if something survives SIGKILL.
+    """
+    record = read_record(path)
+    victims = _victims(path, record)
+    if victims:
+        _terminate(record, victims)
+        _await_gone(victims, grace_s)
+        deadline = time.monotonic() + KILL_WAIT_S
+        # Asked again, as one of them may have started another meanwhile.
+        while left := _victims(path, record) | {victim for victim in victims if _runs(victim)}:
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            _await_gone(left, 1.0)
+            if time.monotonic() > deadline:
+                pids = ",".join(str(process.pid) for process in left)
+                raise StopFailed(
+                    "processes survive being killed",
+                    pids=pids,
+                    record=path,
+                    hint="look at them with ps; end them as their owner",
+                )
+    path.unlink(missing_ok=True)
+    return bool(victims)
+
+
+def _leader(record: ProcessRecord) -> psutil.Process | None:
+    try:
+        process = psutil.Process(record.pid)
+        same = abs(process.create_time() - record.create_time) <= CREATE_TIME_TOLERANCE_S
+        return process if same and _runs(process) else None
+    except psutil.Error:
+        return None
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether a process still does something; reaps it when it is a dead child of ours."""
+    try:
+        if not process.is_running():
+            return False
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return True
+    except psutil.NoSuchProcess:
+        return False
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(process.pid, os.WNOHANG)
+    return False
+
+
+def _victims(path: Path, record: ProcessRecord | None) -> set[psutil.Process]:
+    found = set()
+    leader = _leader(record) if record else None
+    if leader is not None:
+        found.add(leader)
+        with contextlib.suppress(psutil.Error):
+            found.update(leader.children(recursive=True))
+    mark = str(path.resolve())
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == mark:
+                found.add(process)
+    # A child started by this module has a mark, and an owner, of its own; so has whoever calls this.
+    return {
+        process for process in found if process.pid != os.getpid() and _runs(process) and _mark(process) in (None, mark)
+    }
+
+
+def _mark(process: psutil.Process) -> str | None:
+    try:
+        mark: str | None = process.environ().get(MARK)
+        return mark
+    except (psutil.Error, OSError):
+        return None
+
+
+def _terminate(record: ProcessRecord | None, victims: Iterable[psutil.Process]) -> None:
+    """One SIGTERM for each: by group where the leader lives, since it may start another child at this moment."""
+    leader = _leader(record) if record else None
+    signalled = None
+    if leader is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader.pid, signal.SIGTERM)
+            signalled = leader.pid
+    for process in victims:
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) != signalled:
+                process.terminate()
+
+
+def _await_gone(processes: Iterable[psutil.Process], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    # Every one is asked each time, since asking reaps.
+    while [process for process in processes if _runs(process)] and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _inheritable_fds() -> list[int]:
+    """Open files that a child would inherit beside the standard ones: a pipe among them would never end for who waits on it."""
+    found = []
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError, ValueError):
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                found.append(int(name))
+    return found
+
+
+def _rotate(log: Path) -> None:
+    """Keeps one older log, so that a stack that is started daily does not fill the disk."""
+    with contextlib.suppress(FileNotFoundError):
+        if log.stat().st_size > LOG_BYTES_MAX:
+            log.replace(log.with_name(log.name + ".1"))

@@ -1,0 +1,1 @@
+"""The `rollforward` command: one file per group of commands. Importing it loads neither Spark nor Kafka nor SQL."""

@@ -1,0 +1,159 @@
+"""`start`, `stop`, `run`, `logs`: a pipeline's driver, detached or in the foreground."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from ops.cli.context import registry_of, settings_of_here
+from ops.cli.options import Json, PipelineName
+from ops.cli.output import answer, progress, say
+
+_FOLLOW_S = 0.2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        epilog="[bold]rollforward start flights[/]\n\nThe driver outlives this command. Dagster starts it again "
+        "when it dies, until [bold]rollforward stop[/]."
+    )(start)
+    app.command(epilog="[bold]rollforward stop flights --timeout 120[/]")(stop)
+    app.command(
+        epilog="[bold]rollforward run flights --until-end[/]\n\nA driver that already runs is fenced: it stops, and "
+        "nothing is counted twice."
+    )(run)
+    app.command(epilog="[bold]rollforward logs flights -f[/]")(logs)
+
+
+def start(pipeline: PipelineName, json: Json = False) -> None:
+    """Make a pipeline run, now and after every failure."""
+    from ops import control
+    from pipelines.registry import RUNNING
+
+    settings = settings_of_here()
+    with registry_of(settings) as registry:
+        registry.set_desired(pipeline, RUNNING)
+        with progress(f"Starting {pipeline}") as tell:
+            pid = control.launch(settings, registry, pipeline, on_progress=tell)
+    if json:
+        answer({"pipeline": pipeline, "pid": pid, "state": "running"})
+    else:
+        say(f"Pipeline {pipeline} runs, driver {pid}. Watch it: rollforward status, rollforward logs {pipeline} -f")
+
+
+def stop(
+    pipeline: PipelineName,
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for the running batch; then the driver is killed.")
+    ] = 60.0,
+    json: Json = False,
+) -> None:
+    """Stop a pipeline between two batches, until it is started again."""
+    from ops import control
+
+    settings = settings_of_here()
+    with registry_of(settings) as registry, progress(f"Stopping {pipeline}") as tell:
+        registry.pipeline(pipeline)
+        tell("driver", "finishes its batch")
+        stopped = control.stop(registry, pipeline, timeout_s=timeout)
+    if json:
+        answer({"pipeline": pipeline, "stopped": stopped})
+    else:
+        say(f"Pipeline {pipeline} is stopped." if stopped else f"Pipeline {pipeline} did not run.")
+
+
+def run(
+    pipeline: PipelineName,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Process what is present now, print one line of JSON, exit.")
+    ] = False,
+) -> None:
+    """Run a pipeline in the foreground, until Ctrl-C or the end of its input."""
+    from ops import control
+    from ops.environment import with_spark
+
+    settings = settings_of_here()
+    settings.kafka_config()
+    with registry_of(settings) as registry:
+        registry.pipeline(pipeline)
+        driver = registry.driver(pipeline)
+        if driver is not None and control.is_alive(driver):
+            print(f"driver {driver.pid} runs: this one takes over and fences it", file=sys.stderr)
+    with progress(f"Preparing {pipeline}") as tell:
+        settings = with_spark(settings, tell)
+    _log_to_stderr()
+    with _stdout_alone() as stdout:
+        from pipelines.driver import run_pipeline
+
+        figures = run_pipeline(pipeline, settings, until_end=until_end)
+        if until_end:
+            stdout.write(json.dumps(figures) + "\n")
+
+
+@contextmanager
+def _stdout_alone() -> Iterator[IO[str]]:
+    """Gives stdout to the caller only: what Java, Spark and their children print goes to stderr."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w") as mine:
+        os.dup2(2, 1)
+        try:
+            yield mine
+            mine.flush()
+        finally:
+            sys.stdout.flush()
+            os.dup2(mine.fileno(), 1)
+
+
+def _log_to_stderr() -> None:
+    import structlog
+
+    lines: Any = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso"), lines],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def logs(
+    pipeline: PipelineName,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Begin with so many last lines.")] = 50,
+) -> None:
+    """Print the log of a pipeline's detached driver."""
+    from ops import control
+    from statestore.errors import InvalidInput
+
+    settings = settings_of_here()
+    with registry_of(settings) as registry:
+        registry.pipeline(pipeline)
+    path = control.driver_log(settings, pipeline)
+    if not path.exists():
+        raise InvalidInput(
+            "pipeline was never started here", pipeline=pipeline, hint=f"run `rollforward start {pipeline}`"
+        )
+    _print_log(path, lines=lines, follow=follow)
+
+
+def _print_log(path: Path, *, lines: int, follow: bool) -> None:
+    from collections import deque
+
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in deque(file, maxlen=lines):
+            sys.stdout.write(line)
+        sys.stdout.flush()
+        while follow:
+            added = file.read()
+            if added:
+                sys.stdout.write(added)
+                sys.stdout.flush()
+            else:
+                time.sleep(_FOLLOW_S)

@@ -1,0 +1,33 @@
+"""Entry point: the root command and its groups."""
+
+from __future__ import annotations
+
+import typer
+
+from ops.cli import demo, deploy, lifecycle, query, recover, stack
+from ops.cli.guard import Guarded
+
+app = typer.Typer(
+    name="rollforward",
+    cls=Guarded,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Streaming pipelines with exactly-once state: Kafka to Kafka, in SQL, run by Spark, operated by Dagster.",
+    epilog="First steps: [bold]rollforward up[/], then [bold]rollforward deploy FILE --pipeline NAME[/], "
+    "then [bold]rollforward start NAME[/]. All of it at once: [bold]rollforward demo[/].",
+)
+
+for group in (stack, deploy, lifecycle, query, recover, demo):
+    group.register(app)
+
+
+@app.callback()
+def root(ctx: typer.Context) -> None:
+    """Keeps what the commands tell the root."""
+    ctx.ensure_object(dict)
+
+
+if __name__ == "__main__":
+    app()

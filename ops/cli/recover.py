@@ -1,0 +1,93 @@
+"""`recover`: show the way back to the committed version of every task, or go it."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from ops.cli.context import registry_of, settings_of_here
+from ops.cli.options import Json, PipelineName
+from ops.cli.output import answer, progress, say, table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        epilog="[bold]rollforward recover flights --dry-run[/]\n\n[bold]rollforward recover flights[/]\n\n"
+        "Dagster's sensor does the same by itself when a driver dies."
+    )(recover)
+
+
+def recover(
+    pipeline: PipelineName,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plans: own, stop and change nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Bring every store to its last committed version: end a dead or hung driver, start another, show the plans."""
+    if dry_run:
+        _show_plans(pipeline, json=json)
+    else:
+        _recover(pipeline, json=json)
+
+
+def _show_plans(pipeline: str, *, json: bool) -> None:
+    from ops import control
+    from ops.cli.recovery_plans import plans_of
+
+    settings = settings_of_here()
+    with registry_of(settings) as registry:
+        row = registry.pipeline(pipeline)
+        driver = registry.driver(pipeline)
+        running = driver is not None and control.is_alive(driver)
+        with progress(f"Looking at {pipeline}") as tell:
+            plans = plans_of(row, settings, tell)
+    if json:
+        answer({"pipeline": pipeline, "dry_run": True, "running": running, "tasks": plans})
+    else:
+        table(
+            ("task", "batch committed", "batch local", "way", "offsets to replay", "reason"),
+            [_row(plan) for plan in plans],
+        )
+        if running:
+            say("\nThe driver runs, so these figures are moving: a task that is one batch behind is applying it.")
+    if any(plan["way"] == "unrecoverable" for plan in plans):
+        raise typer.Exit(1)
+
+
+def _row(plan: dict[str, Any]) -> tuple[object, ...]:
+    batches = [None if plan[name] is None or plan[name] < 0 else plan[name] for name in ("batch", "local_batch")]
+    return (plan["task"], *batches, plan["way"], plan["offsets"], plan["reason"])
+
+
+def _recover(pipeline: str, *, json: bool) -> None:
+    from ops import control
+    from pipelines.registry import RUNNING
+
+    settings = settings_of_here()
+    since = time.time()
+    with registry_of(settings) as registry:
+        registry.set_desired(pipeline, RUNNING)
+        before = control.status(registry, pipeline)
+        with progress(f"Recovering {pipeline}") as tell:
+            if before.needs_recovery:
+                tell("driver", before.needs_recovery)
+            pid = control.launch(settings, registry, pipeline, on_progress=tell)
+        tasks = [row.plan for row in registry.recoveries(pipeline, since=since)]
+    relaunched = pid != before.pid
+    if json:
+        cause = before.needs_recovery or None
+        answer({"pipeline": pipeline, "pid": pid, "relaunched": relaunched, "cause": cause, "tasks": tasks})
+        return
+    if not relaunched:
+        say(f"Nothing to recover: driver {pid} runs.")
+        return
+    say(f"Pipeline {pipeline} runs again, driver {pid}." + (f" Before: {before.needs_recovery}." if before.needs_recovery else ""))
+    table(
+        ("task", "batch committed", "way", "offsets", "records", "seconds", "reason"),
+        [
+            (t["task"], t["batch"] if t["batch"] >= 0 else None, t["way"], t["offsets"], t["records"], t["seconds"], t["reason"])
+            for t in tasks
+        ],
+    )

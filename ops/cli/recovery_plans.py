@@ -1,0 +1,70 @@
+"""The recovery plan of every task, made from outside: nothing is owned, fenced, stopped or written.
+
+The position is read without `init_transactions`, so a transaction that is open right now counts as not committed; a
+task's server, which does own its id, may find one batch more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ops.environment import Progress
+from pipelines.deploy import deployed_queries
+from pipelines.registry import PipelineRow
+from pipelines.settings import Settings
+from statestore.batches import BatchesLog
+from statestore.config import RocksConfig, TaskSpec
+from statestore.errors import TaskCorrupted, Unrecoverable
+from statestore.kafka import Admin, Reader
+from statestore.recovery import plan_recovery
+from statestore.task import gather
+from statestore.version import Checkpoint, TaskDatabase
+
+
+def plans_of(row: PipelineRow, settings: Settings, tell: Progress) -> list[dict[str, Any]]:
+    """One plan per task, with `local_batch`; where there is no way, `way` is `unrecoverable` and `reason` says why."""
+    config = settings.kafka_config()
+    admin, reader = Admin(config), Reader(config)
+    admin.check()
+    plans = []
+    for deployed in deployed_queries(row):
+        log = BatchesLog(reader, deployed.batches_topic)
+        for spec in deployed.task_specs(settings.states):
+            tell(spec.name, "reading its position and its local store")
+            plans.append(_plan(spec, log, reader, admin))
+    return plans
+
+
+def _plan(spec: TaskSpec, log: BatchesLog, reader: Reader, admin: Admin) -> dict[str, Any]:
+    checkpoint, problem = _local(spec)
+    local_batch = None if checkpoint is None else checkpoint.batch
+    try:
+        found = gather(spec, reader, admin, log.position(spec.number), checkpoint, problem)
+        return {**plan_recovery(spec, found).to_json(), "local_batch": local_batch}
+    except Unrecoverable as error:
+        return {
+            "task": spec.name,
+            "way": "unrecoverable",
+            "reason": str(error),
+            "batch": None,
+            "start": 0,
+            "end": 0,
+            "discard_local": False,
+            "offsets": 0,
+            "local_batch": local_batch,
+        }
+
+
+def _local(spec: TaskSpec) -> tuple[Checkpoint | None, str]:
+    """The local store's checkpoint, or why there is none to use."""
+    if not spec.folder.exists():
+        return None, ""
+    try:
+        database = TaskDatabase(spec.folder, [spec.store.name], RocksConfig(), read_only=True)
+        try:
+            checkpoint = database.checkpoint()
+        finally:
+            database.close()
+    except TaskCorrupted as error:
+        return None, f"local store is unusable: {error}"
+    return checkpoint, "" if checkpoint is not None else "local store was not complete"

@@ -1,0 +1,155 @@
+"""`up`, `status`, `down`: the local stack, and the pipelines that run in its home."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.context import (
+    DAGSTER_MODULE,
+    configured,
+    dagster_yaml,
+    has_registry,
+    registry_of,
+    settings_of_here,
+    stack_environment,
+    stack_of,
+)
+from ops.cli.options import Json
+from ops.cli.output import answer, duration, progress, say, table
+
+if TYPE_CHECKING:
+    from infra.stack import StackStatus
+    from ops.control import PipelineStatus
+    from ops.environment import Progress
+    from pipelines.settings import Settings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        epilog="[bold]rollforward up[/] starts what is missing and leaves the rest alone. With bootstrap_servers "
+        "configured it starts Dagster only, for your Kafka."
+    )(up)
+    app.command(epilog="[bold]rollforward status --json | jq .pipelines[/]")(status)
+    app.command(
+        epilog="[bold]rollforward down[/] keeps the data; [bold]rollforward up[/] finds it again. "
+        "[bold]rollforward down --wipe[/] deletes it."
+    )(down)
+
+
+def up(json: Json = False) -> None:
+    """Start the local stack: a Kafka broker and Dagster."""
+    settings = configured()
+    with progress("Starting the local stack") as tell:
+        now = start_stack(settings, tell)
+    if json:
+        answer(now.to_json())
+        return
+    say(f"Kafka    {now.bootstrap_servers or settings.bootstrap_servers}")
+    say(f"Dagster  {now.dagster_url}")
+    say("Next: rollforward deploy FILE --pipeline NAME")
+
+
+def start_stack(settings: Settings, tell: Progress) -> StackStatus:
+    """Start what is missing. `settings` are the configured ones, without the stack's own broker in them."""
+    components = ("dagster",) if settings.bootstrap_servers else ("kafka", "dagster")
+    return stack_of(settings).up(
+        components=components,
+        dagster_module=DAGSTER_MODULE,
+        dagster_yaml=dagster_yaml(),
+        env=stack_environment(settings),
+        on_progress=tell,
+    )
+
+
+def status(json: Json = False) -> None:
+    """Show what runs: the stack's processes and every pipeline."""
+    settings = settings_of_here()
+    stack = stack_of(settings).status()
+    pipelines = pipeline_statuses(settings)
+    if json:
+        kafka = stack.bootstrap_servers or settings.bootstrap_servers or None
+        answer({"stack": stack.to_json(), "bootstrap_servers": kafka, "pipelines": [p.to_json() for p in pipelines]})
+        return
+    if settings.bootstrap_servers and not stack.bootstrap_servers:
+        say(f"Kafka is elsewhere: {settings.bootstrap_servers}\n")
+    table(
+        ("process", "state", "address", "pid", "up for"),
+        [(c.name, c.state, c.address, c.pid and str(c.pid), duration(c.uptime_s)) for c in stack.components],
+    )
+    if not any(component.state == "running" for component in stack.components):
+        say("\nThe local stack does not run: rollforward up")
+    if pipelines:
+        say()
+        table(
+            ("pipeline", "desired", "state", "pid", "heartbeat", "records", "lag", "newest batches", "note"),
+            [_pipeline_row(pipeline) for pipeline in pipelines],
+        )
+    elif stack.bootstrap_servers or settings.bootstrap_servers:
+        say("\nNo pipeline is deployed: rollforward deploy FILE --pipeline NAME")
+
+
+def _pipeline_row(pipeline: PipelineStatus) -> tuple[object, ...]:
+    batches = ", ".join(f"{query} {batch}" for query, batch in pipeline.newest_batches.items())
+    age = f"{duration(pipeline.heartbeat_age_s)} ago" if pipeline.alive else None
+    note = pipeline.needs_recovery or pipeline.error
+    pid = pipeline.pid and str(pipeline.pid)
+    return (
+        *(pipeline.pipeline, pipeline.desired, pipeline.state, pid, age),
+        *(pipeline.records, pipeline.lag, batches, note),
+    )
+
+
+def pipeline_statuses(settings: Settings) -> list[PipelineStatus]:
+    """Every deployed pipeline's state; creates nothing where nothing was ever deployed."""
+    if not has_registry(settings):
+        return []
+    from ops import control
+
+    with registry_of(settings) as registry:
+        return [control.status(registry, row.name) for row in registry.pipelines()]
+
+
+def down(
+    wipe: Annotated[bool, typer.Option("--wipe", help="Delete the data too: topics, stores, history.")] = False,
+    json: Json = False,
+) -> None:
+    """Stop the pipelines of this home and the local stack. Leaves no process."""
+    settings = settings_of_here()
+    with progress("Stopping") as tell:
+        stopped = stop_everything(settings, tell, wipe=wipe)
+    if json:
+        answer(stopped)
+        return
+    for name in stopped["stopped_pipelines"]:
+        say(f"pipeline {name} stopped")
+    say("Nothing runs any more." + (f" {settings.home} is deleted." if wipe else f" The data stays in {settings.home}."))
+
+
+def stop_everything(settings: Settings, tell: Progress, *, wipe: bool = False) -> dict[str, Any]:
+    """Pipelines first, so that they end between two batches, then the stack."""
+    pipelines = stop_pipelines(settings, tell)
+    status = stack_of(settings).down(wipe=wipe, on_progress=tell)
+    # Dagster may have been launching a driver while we stopped: it has ended now, its driver perhaps not.
+    if not wipe:
+        pipelines += [name for name in stop_pipelines(settings, tell) if name not in pipelines]
+    return {"stopped_pipelines": pipelines, **status.to_json()}
+
+
+def stop_pipelines(settings: Settings, tell: Progress) -> list[str]:
+    """End every driver of this registry on this machine; gives the names of those that ran."""
+    stopped = []
+    if not has_registry(settings):
+        return []
+    from ops import control
+
+    with registry_of(settings) as registry:
+        for row in registry.pipelines():
+            driver = registry.driver(row.name)
+            if driver is not None and control.is_alive(driver):
+                tell(row.name, f"driver {driver.pid} finishes its batch")
+            if control.stop(registry, row.name):
+                stopped.append(row.name)
+    return stopped

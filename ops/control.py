@@ -1,0 +1,237 @@
+"""Starting, stopping and watching the detached drivers. The command line and Dagster both go through here.
+
+A driver lives in a session of its own: it outlives the run or the terminal that started it. At most one is started at
+a time (a file lock and the registry's row see to that); should two ever run, the newer fences the older in Kafka.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from infra.process import MARK
+from ops.environment import Progress, driver_environment, with_spark
+from pipelines.registry import RUNNING, STOPPED, DriverRow, Registry
+from pipelines.settings import Settings
+from statestore.errors import Unavailable
+
+HEARTBEAT_STALE_S = 15.0
+_UP = ("starting", "recovering", "running")
+
+
+@dataclass(frozen=True)
+class PipelineStatus:
+    """Desired against observed. `needs_recovery` says why a recovery run is due; empty when none is."""
+
+    pipeline: str
+    desired: str
+    state: str
+    pid: int | None
+    alive: bool
+    heartbeat_age_s: float | None
+    error: str
+    needs_recovery: str
+    records: int
+    lag: int
+    newest_batches: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def is_alive(driver: DriverRow) -> bool:
+    """Whether the very process that wrote the row still runs."""
+    try:
+        process = psutil.Process(driver.pid)
+        same = abs(process.create_time() - driver.process_started) < 0.01
+        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def status(registry: Registry, name: str) -> PipelineStatus:
+    """Desired and observed state of one pipeline."""
+    row = registry.pipeline(name)
+    driver = registry.driver(name)
+    alive = driver is not None and is_alive(driver)
+    age = None if driver is None else max(0.0, time.time() - driver.heartbeat_at)
+    newest = registry.newest_batches(name)
+    return PipelineStatus(
+        pipeline=name,
+        desired=row.desired,
+        state="never started" if driver is None else _state(driver, alive),
+        pid=driver.pid if driver is not None and alive else None,
+        alive=alive,
+        heartbeat_age_s=None if age is None else round(age, 1),
+        error="" if driver is None else driver.error,
+        needs_recovery=_why_recover(row.desired, driver, alive, age),
+        records=sum(batch.records for batch in registry.batches(pipeline=name, limit=100_000)),
+        lag=sum(batch.lag for batch in newest),
+        newest_batches={batch.query: batch.batch for batch in newest},
+    )
+
+
+def _state(driver: DriverRow, alive: bool) -> str:
+    return "dead" if driver.state in _UP and not alive else driver.state
+
+
+def _why_recover(desired: str, driver: DriverRow | None, alive: bool, age: float | None) -> str:
+    if desired != RUNNING or driver is None:
+        return ""
+    if driver.state in _UP and not alive:
+        return f"driver {driver.pid} died"
+    if driver.state == "failed":
+        return f"driver {driver.pid} failed: {driver.error}"
+    if alive and driver.state in _UP and age is not None and age > HEARTBEAT_STALE_S:
+        return f"driver {driver.pid} has not been heard of for {age:.0f} s"
+    return ""
+
+
+def driver_log(settings: Settings, name: str) -> Path:
+    """The detached driver's log."""
+    return settings.home / "logs" / f"{name}-driver.log"
+
+
+@contextmanager
+def _launching(settings: Settings, name: str) -> Iterator[None]:
+    lock = _launch_lock(settings, name)
+    lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with lock.open("w") as file:
+        flock(file, LOCK_EX)
+        yield
+
+
+def _launch_lock(settings: Settings, name: str) -> Path:
+    return settings.home / "locks" / f"{name}.launch"
+
+
+def is_launching(settings: Settings, name: str) -> bool:
+    """Whether somebody is starting the pipeline's driver at this moment."""
+    try:
+        with _launch_lock(settings, name).open() as file:
+            flock(file, LOCK_EX | LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def launch(
+    settings: Settings,
+    registry: Registry,
+    name: str,
+    *,
+    timeout_s: float = 90.0,
+    on_progress: Progress = lambda _step, _detail: None,
+) -> int:
+    """Start the pipeline's driver, detached, unless it runs; gives its pid once it is running.
+
+    A process of an earlier driver whose heartbeat is stale is ended first. Raises `Unavailable` with the end of the
+    log if the driver does not come up.
+    """
+    registry.pipeline(name)
+    with _launching(settings, name):
+        now = status(registry, name)
+        if now.alive and now.pid is not None:
+            if now.state in _UP and not now.needs_recovery:
+                return now.pid
+            _end(now.pid, timeout_s=0)
+        on_progress("driver", "resolving Java and jars")
+        environment = driver_environment(with_spark(settings, on_progress))
+        # Whoever ends the local stack's processes, as Dagster's, must not take a driver that one of them started.
+        environment.pop(MARK, None)
+        log = driver_log(settings, name)
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pipelines.driver", name],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+            )
+        return _await_running(registry, name, process, log, timeout_s, on_progress)
+
+
+def _await_running(
+    registry: Registry, name: str, process: subprocess.Popen[bytes], log: Path, timeout_s: float, on_progress: Progress
+) -> int:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        driver = registry.driver(name)
+        if driver is not None and driver.pid == process.pid:
+            on_progress("driver", driver.state)
+            if driver.state == "running":
+                return process.pid
+        code = process.poll()
+        if code is not None:
+            reason = driver.error if driver is not None and driver.pid == process.pid else ""
+            raise Unavailable(
+                "driver did not start", pipeline=name, exit_code=code, error=reason or _tail(log), log=log
+            )
+        time.sleep(0.1)
+    raise Unavailable("driver is not running yet", pipeline=name, seconds=timeout_s, log=log)
+
+
+def _tail(log: Path, lines: int = 5) -> str:
+    try:
+        return " | ".join(log.read_text(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return ""
+
+
+def stop(registry: Registry, name: str, *, timeout_s: float = 60.0) -> bool:
+    """Make `stopped` the desired state and wait for the driver to finish its batch; False if none was running.
+
+    After `timeout_s` it is killed, which loses nothing: the open batch rolls back and runs again at the next start.
+    """
+    registry.set_desired(name, STOPPED)
+    driver = registry.driver(name)
+    if driver is None or not is_alive(driver):
+        return False
+    _end(driver.pid, timeout_s=timeout_s)
+    return True
+
+
+def _end(pid: int, *, timeout_s: float) -> None:
+    """Ask with SIGTERM, wait, then kill the process and everything below it."""
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+        if timeout_s > 0:
+            process.send_signal(signal.SIGTERM)
+            _, living = psutil.wait_procs([process], timeout=timeout_s)
+            if not living:
+                return
+        for member in family:
+            try:
+                member.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(family, timeout=10)
+    except psutil.NoSuchProcess:
+        return
+    finally:
+        _reap(pid)
+
+
+def _reap(pid: int) -> None:
+    """Take the exit status of a driver that this very process started."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return

@@ -1,0 +1,31 @@
+"""What Dagster loads: `dagster-webserver -m ops.dagster.definitions`, and the daemon likewise.
+
+Assets are read from the metastore when a code location loads: after a deploy they appear with the next reload
+(`ops.dagster.reload`, or the button in Dagster). Sensors read it at every tick and need no reload. Loading starts
+nothing, and needs neither Java nor Kafka.
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+from sqlalchemy.exc import SQLAlchemyError
+
+from ops.dagster.batches import observe_batches
+from ops.dagster.catalogue import pipeline_assets, unreachable_metastore
+from ops.dagster.deployed import read_deployed
+from ops.dagster.jobs import JOBS
+from ops.dagster.reconcile import reconcile
+from ops.environment import settings_now
+from pipelines.settings import Settings
+
+
+def build_definitions(settings: Settings) -> dg.Definitions:
+    """Definitions of what is deployed now. Raises for wrong settings only."""
+    try:
+        assets = pipeline_assets(*read_deployed(settings))
+    except (SQLAlchemyError, OSError) as error:
+        assets = [unreachable_metastore(str(error))]
+    return dg.Definitions(assets=assets, jobs=JOBS, sensors=[reconcile, observe_batches])
+
+
+defs = build_definitions(settings_now())

@@ -1,0 +1,139 @@
+"""Deciding what a pipeline needs, from what is desired and what is observed. Nothing is done or read here.
+
+    desired   observed                              due
+    running   never started, or stopped             launch_pipeline
+    running   died, failed, or silent too long      recover_pipeline
+    running   fenced by another driver              nothing: another owner lives, and starting would fight it
+    stopped   alive for longer than STOP_GRACE_S    stop_pipeline
+
+An incident is one such finding about one driver process. It gets one run; another one only if that run is over and
+the finding still stands. After a run, the next one of the pipeline waits: BACKOFF_FIRST_S, doubled with each run up to
+BACKOFF_MAX_S, until a driver has run for STEADY_S.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ops.control import PipelineStatus
+from pipelines.registry import RUNNING, DriverRow
+
+BACKOFF_FIRST_S = 5.0
+BACKOFF_MAX_S = 300.0
+STEADY_S = 60.0
+STOP_GRACE_S = 60.0
+
+
+class Action(Enum):
+    """What is done about an incident; the value is the job's name."""
+
+    LAUNCH = "launch_pipeline"
+    RECOVER = "recover_pipeline"
+    STOP = "stop_pipeline"
+
+
+@dataclass(frozen=True)
+class Incident:
+    """`key` is the same for as long as it is the same finding about the same process."""
+
+    action: Action
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the sensor remembers of one pipeline between ticks; it is part of the sensor's cursor.
+
+    `runs` counts runs since a driver was last steady, `tries` those for `incident`; `run_seen_at` is when the last of
+    them was requested or seen in progress; `stopping_since` is when a driver was first seen that should not run.
+    """
+
+    incident: str = ""
+    tries: int = 0
+    runs: int = 0
+    run_seen_at: float = 0.0
+    stopping_since: float | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A run to request, or None; `text` says in words why or why not."""
+
+    incident: Incident | None
+    run_key: str
+    text: str
+    memory: Memory
+
+
+def find_incident(
+    status: PipelineStatus, driver: DriverRow | None, deployed_at: float, *, stopping_s: float
+) -> Incident | None:
+    """The table above. `stopping_s` is for how long a driver has been seen that is not desired."""
+    name = status.pipeline
+    process = f"{name}-{deployed_at}" if driver is None else f"{name}-{driver.pid}-{driver.started_at}"
+    if status.desired != RUNNING:
+        if status.alive and stopping_s >= STOP_GRACE_S:
+            return Incident(Action.STOP, f"stop-{process}", f"should be stopped, but runs since {stopping_s:.0f} s")
+        return None
+    if status.needs_recovery:
+        return Incident(Action.RECOVER, f"recover-{process}", status.needs_recovery)
+    if driver is None:
+        return Incident(Action.LAUNCH, f"launch-{process}", "was never started")
+    if driver.state == "stopped" and not status.alive:
+        return Incident(Action.LAUNCH, f"launch-{process}", f"driver {driver.pid} was stopped, but should run")
+    return None
+
+
+def decide(
+    status: PipelineStatus,
+    driver: DriverRow | None,
+    deployed_at: float,
+    memory: Memory,
+    *,
+    now: float,
+    busy: str = "",
+) -> Decision:
+    """What to do now. `busy` says what else is at work on the pipeline, if anything: then nothing is started."""
+    memory = _observed(status, driver, memory, now)
+    stopping_s = 0.0 if memory.stopping_since is None else now - memory.stopping_since
+    incident = find_incident(status, driver, deployed_at, stopping_s=stopping_s)
+    if busy:
+        return Decision(None, "", busy, replace(memory, run_seen_at=now))
+    if incident is None:
+        return Decision(None, "", _nothing_due(status, stopping_s), memory)
+    wait_s = memory.run_seen_at + backoff_s(memory.runs) - now
+    if memory.runs and wait_s > 0:
+        text = f"{incident.reason}; {memory.runs} runs have not helped so far, the next one in {wait_s:.0f} s"
+        return Decision(None, "", text, memory)
+    tries = memory.tries + 1 if incident.key == memory.incident else 1
+    run_key = incident.key if tries == 1 else f"{incident.key}-try-{tries}"
+    requested = replace(memory, incident=incident.key, tries=tries, runs=memory.runs + 1, run_seen_at=now)
+    return Decision(incident, run_key, incident.reason, requested)
+
+
+def backoff_s(runs: int) -> float:
+    """How long to wait after `runs` runs that did not lead to a steady driver."""
+    return 0.0 if runs == 0 else min(BACKOFF_FIRST_S * 2.0 ** min(runs - 1, 30), BACKOFF_MAX_S)
+
+
+def _observed(status: PipelineStatus, driver: DriverRow | None, memory: Memory, now: float) -> Memory:
+    """The memory with what this tick sees."""
+    undesired = status.alive and status.desired != RUNNING
+    since = (now if memory.stopping_since is None else memory.stopping_since) if undesired else None
+    memory = replace(memory, stopping_since=since)
+    runs_well = status.alive and status.state == "running" and not status.needs_recovery
+    steady = driver is not None and runs_well and now - driver.started_at >= STEADY_S
+    at_rest = status.desired != RUNNING and not status.alive
+    return replace(memory, runs=0) if steady or at_rest else memory
+
+
+def _nothing_due(status: PipelineStatus, stopping_s: float) -> str:
+    if status.desired != RUNNING:
+        return f"is stopping since {stopping_s:.0f} s" if status.alive else "is stopped, as desired"
+    if status.state == "fenced":
+        return "was fenced: another driver owns it. End that one, then run launch_pipeline"
+    if status.state != "running":
+        return f"is {status.state}"
+    return f"runs, {status.lag} offsets behind"

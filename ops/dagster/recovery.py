@@ -1,0 +1,152 @@
+"""The run that brings a pipeline back: look, plan, end what is left, start anew, and tell how it went.
+
+    1 look     what is found of the driver: its last heartbeat, its last batches, the end of its log
+    2 plan     what each task needs, estimated from outside
+    3 end      a driver that hangs, and store servers that a dead one left
+    4 start    a new detached driver; it recovers every task, and each recovery is logged as it ends
+    5 report   the plans as they were carried out, on the run and on every store
+
+The driver does the recovery, in a session of its own: a run that is killed at any step may be repeated, and one that
+is killed after step 4 has done its work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+
+from ops import control
+from ops.dagster.deployed import deployed, opened
+from ops.dagster.findings import (
+    end_remains,
+    look,
+    plan_text,
+    plans_markdown,
+    query_of,
+    seconds_since,
+)
+from ops.dagster.keys import pipeline_keys
+from ops.environment import settings_now
+from pipelines.registry import RUNNING, Registry
+from pipelines.settings import Settings
+from statestore.errors import RollforwardError
+
+_POLL_S = 0.5
+
+
+class Watcher:
+    """Logs a driver's way up: each state once, and each task's recovery as it is reported."""
+
+    def __init__(self, log: Callable[[str], None], registry: Registry, pipeline: str) -> None:
+        self.plans: list[dict[str, Any]] = []
+        self._log = log
+        self._registry = registry
+        self._pipeline = pipeline
+        self._since = time.time()
+        self._seen: set[int] = set()
+        self._step = ("", "")
+        self._polled = 0.0
+
+    def __call__(self, step: str, detail: str) -> None:
+        """Progress of a launch, called many times a second."""
+        if (step, detail) != self._step:
+            self._step = (step, detail)
+            self._log(f"{step}: {detail}")
+        if time.monotonic() - self._polled >= _POLL_S:
+            self.poll()
+
+    def poll(self) -> None:
+        """Log the recoveries that are new."""
+        self._polled = time.monotonic()
+        for row in self._registry.recoveries(self._pipeline, since=self._since):
+            if row.id not in self._seen:
+                self._seen.add(row.id)
+                self.plans.append(row.plan)
+                self._log(plan_text(row.plan))
+
+
+def recover(
+    context: dg.OpExecutionContext,
+    pipeline: str,
+    *,
+    reason: str,
+    detected_at: float,
+    timeout_s: float,
+    only_if_desired: bool,
+    dry_run: bool,
+) -> dict[str, Any]:
+    """Steps 1 to 5; with `dry_run` 1 and 2 alone. Raises our own errors; the driver may be coming up all the same."""
+    settings = settings_now()
+    detected = detected_at or time.time()
+    with opened(settings) as registry:
+        findings = look(settings, registry, pipeline)
+        context.log.info(
+            f"recovering {pipeline}: {reason or findings.status.needs_recovery or 'asked for by a person'}"
+        )
+        context.log.info(findings.text())
+        estimated = _estimate(context, settings, registry, pipeline)
+        told = {"found": dg.MetadataValue.md(findings.markdown())}
+        if dry_run:
+            context.add_output_metadata({**told, "plan": dg.MetadataValue.md(plans_markdown(estimated))})
+            return {"pipeline": pipeline, "dry_run": True, "plans": estimated}
+        if only_if_desired and findings.status.desired != RUNNING:
+            context.log.info(f"nothing done: {pipeline} is not desired to run any more")
+            return {"pipeline": pipeline, "skipped": True}
+        for pid in end_remains(findings):
+            context.log.info(f"ended what the dead driver left: pid {pid}")
+        watcher = Watcher(context.log.info, registry, pipeline)
+        registry.set_desired(pipeline, RUNNING)
+        pid = control.launch(settings, registry, pipeline, timeout_s=timeout_s, on_progress=watcher)
+        watcher.poll()
+        seconds = seconds_since(detected)
+        context.log.info(f"driver {pid} runs, {seconds} s after the incident was detected")
+        _report(context, registry, pipeline, watcher.plans, reason=reason, seconds=seconds, told=told)
+        return {"pipeline": pipeline, "pid": pid, "seconds": seconds, "plans": watcher.plans}
+
+
+def _estimate(
+    context: dg.OpExecutionContext, settings: Settings, registry: Registry, pipeline: str
+) -> list[dict[str, Any]]:
+    """Step 2. Nothing depends on it, so what stands in its way is only told."""
+    # Kafka's and RocksDB's libraries are needed by this run alone, not by those who load the definitions.
+    from ops.dagster.preview import preview_plans
+
+    try:
+        plans = preview_plans(registry.pipeline(pipeline), settings)
+    except RollforwardError as error:
+        context.log.warning(f"the plan cannot be estimated: {error}")
+        return []
+    context.log.info("\n".join(["plan, as estimated from outside:", *(f"  {plan_text(plan)}" for plan in plans)]))
+    return plans
+
+
+def _report(
+    context: dg.OpExecutionContext,
+    registry: Registry,
+    pipeline: str,
+    plans: list[dict[str, Any]],
+    *,
+    reason: str,
+    seconds: float,
+    told: dict[str, Any],
+) -> None:
+    """Step 5."""
+    figures: dict[str, Any] = {"reason": reason, "seconds from detection to running": seconds}
+    context.add_output_metadata({**told, **figures, **_work(plans)})
+    queries = [query.name for query in deployed(registry.pipeline(pipeline)).queries]
+    for query, key in pipeline_keys(pipeline, queries).stores.items():
+        mine = [plan for plan in plans if query_of(plan) == query]
+        if mine:
+            context.log_event(dg.AssetObservation(key, metadata={**figures, **_work(mine)}))
+
+
+def _work(plans: list[dict[str, Any]]) -> dict[str, Any]:
+    """The plans and what they took; tasks recover side by side, so the slowest is what one waited for."""
+    return {
+        "recovery plan": dg.MetadataValue.md(plans_markdown(plans)),
+        "seconds of recovery": max((float(plan.get("seconds", 0.0)) for plan in plans), default=0.0),
+        "records replayed": sum(int(plan.get("records", 0)) for plan in plans),
+    }

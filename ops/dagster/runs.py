@@ -1,0 +1,58 @@
+"""Runs that work on a pipeline: how they are marked, and which of them is really still at it.
+
+A run carries the pipeline's name and, once it works, its worker process. Dagster keeps a run as started for ever when
+its worker and the code server die together; here such a run is marked as failed and blocks nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+import dagster as dg
+import psutil
+from dagster import DagsterRunStatus as Status
+
+PIPELINE_TAG = "rollforward/pipeline"
+WORKER_TAG = "rollforward/worker"
+# A run that never got a worker, because whoever launched it died, is waited for no longer than this.
+UNSTARTED_MAX_S = 300.0
+UNFINISHED = [Status.NOT_STARTED, Status.QUEUED, Status.STARTING, Status.STARTED, Status.CANCELING]
+
+
+def take_run(context: dg.OpExecutionContext, pipeline: str) -> None:
+    """Mark the run as this pipeline's and this process's."""
+    context.instance.add_run_tags(context.run_id, {PIPELINE_TAG: pipeline, WORKER_TAG: _this_process()})
+
+
+def run_in_progress(instance: dg.DagsterInstance, pipeline: str, *, now: float | None = None) -> dg.DagsterRun | None:
+    """The newest run that works on the pipeline, or None. Runs whose worker has died are marked as failed on the way."""
+    moment = time.time() if now is None else now
+    wanted = dg.RunsFilter(tags={PIPELINE_TAG: pipeline}, statuses=UNFINISHED)
+    for record in instance.get_run_records(wanted, limit=20):
+        run, worker = record.dagster_run, record.dagster_run.tags.get(WORKER_TAG)
+        if worker is not None and not _may_live(worker):
+            instance.report_run_failed(run, message=f"worker {worker} is gone; what it started may live on")
+        elif worker is not None or moment - record.create_timestamp.timestamp() < UNSTARTED_MAX_S:
+            return run
+    return None
+
+
+def _this_process() -> str:
+    return f"{socket.gethostname()}/{os.getpid()}/{psutil.Process().create_time():.2f}"
+
+
+def _may_live(worker: str) -> bool:
+    """False only where it is certain: a process of this host that is not there."""
+    try:
+        host, pid, created = worker.rsplit("/", 2)
+        if host != socket.gethostname():
+            return True
+        process = psutil.Process(int(pid))
+        same = abs(process.create_time() - float(created)) < 1.5
+        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except (ValueError, psutil.AccessDenied):
+        return True

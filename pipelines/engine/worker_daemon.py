@@ -1,0 +1,22 @@
+"""Spark's Python daemon with what our workers need already imported.
+
+Spark forks a worker from its daemon for every task that finds no idle one, also after each failed job. Importing Arrow,
+Flight and pandas anew takes a second of CPU in each of them; imported before the fork it is shared. Nothing here opens
+a connection, a file or a thread: those do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import pandas  # noqa: F401
+import pyarrow.compute  # noqa: F401
+import pyarrow.flight  # noqa: F401
+import pyarrow.json  # noqa: F401
+import pyspark.daemon
+import pyspark.sql.pandas.serializers  # noqa: F401
+import pyspark.worker  # noqa: F401
+
+import pipelines.engine.decode
+import pipelines.engine.exchange  # noqa: F401
+
+if __name__ == "__main__":
+    pyspark.daemon.manager()

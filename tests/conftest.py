@@ -1,0 +1,54 @@
+"""Fixtures of every suite: one broker a session, started by our own local stack from the same jars as everybody's."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.stack import Stack
+from ops.environment import with_spark
+from pipelines.settings import Settings
+from tests.support.pipeline import settings_for
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A local stack with a broker."""
+    stack = Stack(tmp_path_factory.mktemp("stack"))
+    stack.up(components=["kafka"])
+    yield stack
+    stack.down(wipe=True)
+
+
+@pytest.fixture(scope="session")
+def kafka(stack: Stack) -> str:
+    """Bootstrap servers of the session's broker."""
+    return stack.status().bootstrap_servers or ""
+
+
+@pytest.fixture(scope="session")
+def connector() -> Settings:
+    """Settings with Java and the connector's jars resolved."""
+    return with_spark(Settings(bootstrap_servers="unused:1"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path, kafka: str, connector: Settings) -> Settings:
+    """Settings of a pipeline of its own on the session's broker."""
+    return settings_for(
+        tmp_path / "home",
+        kafka,
+        java_home=connector.java_home,
+        connector_jars=connector.connector_jars,
+        batch_interval_s=0.2,
+    )
+
+
+@pytest.fixture
+def unique() -> str:
+    """A name that no other test uses."""
+    return f"t{os.getpid()}_{uuid.uuid4().hex[:8]}"

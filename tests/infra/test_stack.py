@@ -1,0 +1,162 @@
+"""The stack: `up` is harmless to repeat and safe to race, `down` leaves nothing whatever has happened before."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from infra import jars
+from infra.broker import answers
+from infra.errors import InfraError, StartFailed
+from infra.stack import DAEMON, WEBSERVER, Stack
+
+pytestmark = pytest.mark.usefixtures("leftovers")
+Leftovers = Callable[[], list[int]]
+DEFINITIONS = Path(__file__).parent / "definitions"
+ENTRIES = {".made-by-up", "kafka", "logs", "run", "stack.json", "stack.lock"}
+
+
+def with_dagster(module: str) -> dict[str, Any]:
+    return {
+        "dagster_module": module,
+        "dagster_yaml": DEFINITIONS / "dagster.yaml",
+        "env": {"PYTHONPATH": str(DEFINITIONS)},
+    }
+
+
+def kill(pid: int | None) -> None:
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(pid)], timeout=5)
+
+
+def test_stack_comes_up_once_and_goes_down_whole(
+    stack: Stack, leftovers: Leftovers, record_property: Callable[[str, object], None]
+) -> None:
+    steps: list[tuple[str, str]] = []
+    began = time.monotonic()
+    first = stack.up(on_progress=lambda *step: steps.append(step), **with_dagster("tiny_definitions"))
+    record_property("up_s", round(time.monotonic() - began, 2))
+    assert ("kafka", DAEMON, WEBSERVER) == first.started
+    assert {"running"} == {component.state for component in first.components}
+    assert first.bootstrap_servers == first.component("kafka").address
+    assert first.dagster_url == first.component(WEBSERVER).address
+    assert ("dagster", f"answers on {first.dagster_url}") == steps[-1]
+    assert first.to_json() == json.loads((stack.home / "stack.json").read_text())
+    environ = psutil.Process(first.component(DAEMON).pid).environ()
+    assert first.bootstrap_servers == environ["ROLLFORWARD_BOOTSTRAP_SERVERS"]
+    assert str(stack.home / "dagster") == environ["DAGSTER_HOME"]
+
+    steps.clear()
+    second = stack.up(on_progress=lambda *step: steps.append(step), **with_dagster("tiny_definitions"))
+    assert () == second.started
+    assert [component.pid for component in first.components] == [component.pid for component in second.components]
+    assert f"already running on {first.bootstrap_servers}, pid {first.components[0].pid}" == steps[1][1]
+
+    kill(first.component(DAEMON).pid)
+    assert ["running", "dead", "running"] == [component.state for component in stack.status().components]
+    third = stack.up(**with_dagster("tiny_definitions"))
+    assert (DAEMON,) == third.started
+    assert third.component(WEBSERVER).pid == first.component(WEBSERVER).pid
+
+    began = time.monotonic()
+    down = stack.down()
+    record_property("down_s", round(time.monotonic() - began, 2))
+    assert {"stopped"} == {component.state for component in down.components}
+    assert [] == leftovers()
+    assert (stack.home / "kafka" / "data").is_dir()
+
+
+def test_failing_component_is_told_and_what_was_started_is_stopped(stack: Stack, leftovers: Leftovers) -> None:
+    with pytest.raises(StartFailed, match="broken on purpose"):
+        stack.up(**with_dagster("broken_definitions"))
+    assert [] == leftovers()
+    assert {"stopped"} == {component.state for component in stack.status().components}
+
+
+def test_failing_component_leaves_alone_what_ran_before(stack: Stack, leftovers: Leftovers) -> None:
+    before = stack.up(components=["kafka"])
+    with pytest.raises(InfraError, match="configuration cannot be read"):
+        stack.up(dagster_module="tiny_definitions", dagster_yaml=stack.home / "none.yaml")
+    assert [before.component("kafka").pid] == leftovers()
+
+
+@pytest.mark.parametrize("damage", ["cut short", "missing", "killed"])
+def test_down_leaves_no_process_whatever_the_files_say(stack: Stack, leftovers: Leftovers, damage: str) -> None:
+    status = stack.up(components=["kafka"])
+    files = [stack.home / "stack.json", stack.home / "run" / "kafka.json"]
+    if damage == "cut short":
+        for file in files:
+            file.write_text(file.read_text()[:10])
+    elif damage == "missing":
+        for file in files:
+            file.unlink()
+    else:
+        kill(status.component("kafka").pid)
+        assert "dead" == stack.status().component("kafka").state
+    stack.down()
+    assert [] == leftovers()
+    assert "stopped" == stack.status().component("kafka").state
+
+
+def _up(home: Path, said: multiprocessing.SimpleQueue) -> None:
+    status = Stack(home).up(components=["kafka"])
+    said.put((len(status.started), status.bootstrap_servers))
+
+
+def test_two_ups_at_once_start_one_broker(stack: Stack, leftovers: Leftovers) -> None:
+    context = multiprocessing.get_context("spawn")
+    said = context.SimpleQueue()
+    both = [context.Process(target=_up, args=(stack.home, said)) for _ in range(2)]
+    for one in both:
+        one.start()
+    results = sorted(said.get() for _ in both)
+    for one in both:
+        one.join(30)
+    address = stack.status().bootstrap_servers
+    assert [(0, address), (1, address)] == results
+    assert 1 == len(leftovers())
+    assert address is not None
+    assert answers(int(address.split(":")[1]))
+
+
+def test_wipe_deletes_a_home_of_ours_and_not_the_cache(stack: Stack) -> None:
+    stack.up(components=["kafka"])
+    assert ENTRIES == {path.name for path in stack.home.iterdir()}
+    stack.down(wipe=True)
+    assert not stack.home.exists()
+    assert jars.folder_of("kafka", jars.read_lock("kafka"), stack.cache).is_dir()
+    stack.down(wipe=True)
+    assert not stack.home.exists()
+
+
+def test_wipe_of_a_home_that_was_not_ours_deletes_only_our_entries(stack: Stack) -> None:
+    stack.home.mkdir()
+    (stack.home / "letter.txt").touch()
+    stack.up(components=["kafka"])
+    stack.down(wipe=True)
+    assert ["letter.txt"] == [path.name for path in stack.home.iterdir()]
+
+
+def test_status_of_nothing_is_stopped_and_makes_nothing(stack: Stack) -> None:
+    status = stack.status()
+    assert {"stopped"} == {component.state for component in status.components}
+    assert (None, None) == (status.bootstrap_servers, status.dagster_url)
+    assert not stack.home.exists()
+
+
+def test_wrong_arguments_are_refused_before_anything_starts(stack: Stack) -> None:
+    with pytest.raises(InfraError, match="unknown=`zookeeper` known=`kafka, dagster`"):
+        stack.up(components=["zookeeper"])
+    with pytest.raises(InfraError, match="hint: pass dagster_module and dagster_yaml"):
+        stack.up()
+    assert not stack.home.exists()

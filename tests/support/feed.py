@@ -1,0 +1,131 @@
+"""Input for crash tests: seeded JSON records and the result a correct pipeline must have for them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient, NewTopic
+
+SQL = """
+CREATE STREAM bids (auction BIGINT, price BIGINT) WITH (kafka_topic='{topic}', value_format='json');
+CREATE TABLE totals AS
+  SELECT auction, COUNT(*) AS n, SUM(price) AS total, MAX(price) AS top
+  FROM bids GROUP BY auction EMIT CHANGES;
+"""
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int = 4) -> None:
+    """A source topic that keeps records of any age."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
+    admin.create_topics([new])[topic].result()
+
+
+@dataclass
+class Feed:
+    """Produces records and keeps the model: per auction the count, sum and maximum of price; bad records apart."""
+
+    bootstrap: str
+    topic: str
+    seed: int
+    keys: int = 500
+    bad_every: int = 97
+    totals: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
+    bad: list[bytes | None] = field(default_factory=list)
+    sent: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._producer = ck.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "acks": "all"})
+
+    def send(self, count: int) -> None:
+        """Produce `count` more records and wait until the broker has them."""
+        for _ in range(count):
+            self.sent += 1
+            value = self._next()
+            self._producer.produce(
+                self.topic, value, None, self._random.randrange(4), None, None, 1_700_000_000_000 + self.sent
+            )
+            self._producer.poll(0)
+        assert self._producer.flush(60) == 0
+
+    def _next(self) -> bytes | None:
+        if self.sent % self.bad_every == 0:
+            value = self._random.choice([b"nonsense", None, b'{"auction":"x"}', b'{"price":1}', b""])
+            self.bad.append(value)
+            return value
+        auction, price = self._random.randrange(self.keys), self._random.randrange(1_000)
+        total = self.totals[auction]
+        total[0] += 1
+        total[1] += price
+        total[2] = max(total[2], price)
+        return json.dumps({"auction": auction, "price": price}).encode()
+
+    def expected(self) -> dict[int, dict[str, int]]:
+        """The result table."""
+        return {key: {"N": n, "TOTAL": total, "TOP": top} for key, (n, total, top) in self.totals.items()}
+
+
+def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[ck.Message]:
+    """Every record of a topic up to its end, partition by partition, in offset order within one."""
+    consumer = ck.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "test-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        partitions = len(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
+        consumer.assign([ck.TopicPartition(topic, number, ck.OFFSET_BEGINNING) for number in range(partitions)])
+        ended: set[int] = set()
+        messages: list[ck.Message] = []
+        while len(ended) < partitions:
+            for message in consumer.consume(5_000, timeout=1.0):
+                if message.error() is None:
+                    messages.append(message)
+                elif message.error().code() == ck.KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+        return messages
+    finally:
+        consumer.close()
+
+
+def differences(bootstrap: str, pipeline: str, feed: Feed) -> list[str]:
+    """What is wrong with the outputs of the pipeline of `SQL`; empty if they equal the model exactly."""
+    problems: list[str] = []
+    table: dict[int, dict[str, int]] = {}
+    # The count of a key grows with every result: a doubled or lost batch shows in it, a repeated result by itself.
+    for message in read_topic(bootstrap, f"{pipeline}-totals"):
+        key = int.from_bytes(message.key(), "big", signed=True)
+        value = json.loads(message.value())
+        if key in table and value["N"] <= table[key]["N"]:
+            problems.append(f"key {key}: count went from {table[key]['N']} to {value['N']}")
+        table[key] = value
+    problems += compare(table, feed.expected(), "output")
+    dead = sorted(b"<null>" if m.value() is None else m.value() for m in read_topic(bootstrap, f"{pipeline}-dead-letters"))
+    expected_dead = sorted((value if value is not None else b"<null>") for value in feed.bad)
+    if dead != expected_dead:
+        problems.append(f"dead letters: {len(dead)} instead of {len(expected_dead)}")
+    changelog: dict[bytes, bytes | None] = {}
+    for message in read_topic(bootstrap, f"{pipeline}-totals-changelog"):
+        changelog[message.key()] = message.value()
+    if len(changelog) != len(feed.totals):
+        problems.append(f"changelog: {len(changelog)} keys instead of {len(feed.totals)}")
+    return problems
+
+
+def compare(found: dict[int, dict[str, int]], expected: dict[int, dict[str, int]], where: str) -> list[str]:
+    """Differences of two tables."""
+    return [
+        f"{where} key {key}: {found.get(key)} instead of {expected.get(key)}"
+        for key in sorted(set(found) | set(expected))
+        if found.get(key) != expected.get(key)
+    ]
