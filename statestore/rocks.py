@@ -7,6 +7,7 @@ not synced: after the death of the process every write is there; after power los
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from threading import Lock
 
@@ -114,17 +115,17 @@ class Database:
         reverse: bool = False,
     ) -> Iterator[Entry]:
         """Entries between two keys in key order, as they are now; later writes are not seen."""
-        options = rd.ReadOptions()
-        if lower is not None:
-            options.set_iterate_lower_bound(lower)
-        if upper is not None:
-            # RocksDB's upper bound is exclusive; the least greater key is the bound with a zero byte behind it.
-            options.set_iterate_upper_bound(upper + b"\x00" if upper_inclusive else upper)
+        # Bounds are kept here: the binding's lower bound sets the upper one, and it does not keep either alive.
         try:
-            items = self._families[family].items(backwards=reverse, read_opt=options)
+            items = self._families[family].items(backwards=reverse, from_key=upper if reverse else lower)
         except Exception as error:
             raise _translated(error, self.folder) from error
-        return self._guarded(items)
+        entries = self._guarded(items)
+        if upper is not None and not upper_inclusive:
+            entries = (entry for entry in entries if entry[0] != upper)
+        if reverse:
+            return entries if lower is None else takewhile(lambda entry: entry[0] >= lower, entries)
+        return entries if upper is None else takewhile(lambda entry: entry[0] <= upper, entries)
 
     def _guarded(self, items: Iterator[Entry]) -> Iterator[Entry]:
         while True:

@@ -18,10 +18,12 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave stack and pipeline running at the end.")] = False,
-    home: Annotated[Path, typer.Option(help="Data folder of the demo; what an earlier demo left there is deleted.")] = Path(
-        ".rollforward-demo"
-    ),
-    replay_s: Annotated[float, typer.Option("--replay", min=10, max=600, help="Seconds over which flights arrive.")] = 60.0,
+    home: Annotated[
+        Path, typer.Option(help="Data folder of the demo; what an earlier demo left there is deleted.")
+    ] = Path(".rollforward-demo"),
+    replay_s: Annotated[
+        float, typer.Option("--replay", min=10, max=600, help="Seconds over which flights arrive.")
+    ] = 60.0,
 ) -> None:
     """Count 336,776 real flights while the job is killed twice, and compare every result with pandas."""
     from ops.demo.story import tell_story

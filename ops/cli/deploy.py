@@ -56,23 +56,26 @@ def deploy(
         return
     _show(pipeline, queries, changed=changed)
     if dagster:
-        say(f"Dagster: {dagster}")
+        say(f"Dagster {dagster}")
     say(f"Next: rollforward start {pipeline}")
 
 
 def _reload(url: str | None) -> str:
-    """Make a running Dagster see the new pipeline; gives what to tell people. A failure leaves the deploy as it is."""
+    """Make a running Dagster see the new pipeline; gives what to tell people. Its failure leaves the deploy as it is."""
     if url is None:
         return ""
     from ops.dagster.reload import reload_definitions
 
     with progress("Deploying") as tell:
         tell("dagster", "loading the new definitions")
-        return reload_definitions(url)
+        loaded = reload_definitions(url)
+    return f"shows it on {url}" if loaded else f"could not load it: reload the definitions on {url}"
 
 
 def _show(pipeline: str, queries: list[dict[str, Any]], *, changed: bool) -> None:
-    say(f"Pipeline {pipeline} is deployed." if changed else f"Pipeline {pipeline} was deployed before, nothing changed.")
+    say(
+        f"Pipeline {pipeline} is deployed." if changed else f"Pipeline {pipeline} was deployed before, nothing changed."
+    )
     table(
         ("query and store", "reads topic", "writes topic", "tasks"),
         [(q["query"], q["source"], q["output_topic"], q["tasks"]) for q in queries],

@@ -74,11 +74,11 @@ def _show(rows: Iterator[Row], limit: int | None) -> None:
     if not shown:
         say("No entry.")
         return
-    keys, values = list(shown[0].key), list(shown[0].state)
+    keys, values = list(shown[0].key), list(shown[0].value)
     table(
         [*keys, *values, "time"],
         [
-            [*(row.key.get(k) for k in keys), *(_plain(row.state.get(v)) for v in values), _time(row.time_ms)]
+            [*(row.key.get(k) for k in keys), *(_plain(row.value.get(v)) for v in values), _time(row.time_ms)]
             for row in shown
         ],
     )

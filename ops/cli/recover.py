@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
 
 def recover(
     pipeline: PipelineName,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plans: own, stop and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the plans: own, stop and change nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Bring every store to its last committed version: end a dead or hung driver, start another, show the plans."""
@@ -83,11 +85,22 @@ def _recover(pipeline: str, *, json: bool) -> None:
     if not relaunched:
         say(f"Nothing to recover: driver {pid} runs.")
         return
-    say(f"Pipeline {pipeline} runs again, driver {pid}." + (f" Before: {before.needs_recovery}." if before.needs_recovery else ""))
+    say(
+        f"Pipeline {pipeline} runs again, driver {pid}."
+        + (f" Before: {before.needs_recovery}." if before.needs_recovery else "")
+    )
     table(
         ("task", "batch committed", "way", "offsets", "records", "seconds", "reason"),
         [
-            (t["task"], t["batch"] if t["batch"] >= 0 else None, t["way"], t["offsets"], t["records"], t["seconds"], t["reason"])
+            (
+                t["task"],
+                t["batch"] if t["batch"] >= 0 else None,
+                t["way"],
+                t["offsets"],
+                t["records"],
+                t["seconds"],
+                t["reason"],
+            )
             for t in tasks
         ],
     )

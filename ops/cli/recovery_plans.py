@@ -28,7 +28,7 @@ def plans_of(row: PipelineRow, settings: Settings, tell: Progress) -> list[dict[
     admin.check()
     plans = []
     for deployed in deployed_queries(row):
-        log = BatchesLog(reader, deployed.batches_topic)
+        log = BatchesLog(reader, deployed.batches_topic, tasks=deployed.query.tasks)
         for spec in deployed.task_specs(settings.states):
             tell(spec.name, "reading its position and its local store")
             plans.append(_plan(spec, log, reader, admin))

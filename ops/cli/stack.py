@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
     from infra.stack import StackStatus
     from ops.control import PipelineStatus
     from ops.environment import Progress
+    from pipelines.registry import Registry
     from pipelines.settings import Settings
+
+# A driver that comes up finds that it is not desired any more, and ends.
+LAUNCH_S = 60.0
 
 
 def register(app: typer.Typer) -> None:
@@ -125,31 +130,43 @@ def down(
         return
     for name in stopped["stopped_pipelines"]:
         say(f"pipeline {name} stopped")
-    say("Nothing runs any more." + (f" {settings.home} is deleted." if wipe else f" The data stays in {settings.home}."))
+    say(
+        "Nothing runs any more." + (f" {settings.home} is deleted." if wipe else f" The data stays in {settings.home}.")
+    )
 
 
 def stop_everything(settings: Settings, tell: Progress, *, wipe: bool = False) -> dict[str, Any]:
     """Pipelines first, so that they end between two batches, then the stack."""
     pipelines = stop_pipelines(settings, tell)
     status = stack_of(settings).down(wipe=wipe, on_progress=tell)
-    # Dagster may have been launching a driver while we stopped: it has ended now, its driver perhaps not.
-    if not wipe:
-        pipelines += [name for name in stop_pipelines(settings, tell) if name not in pipelines]
     return {"stopped_pipelines": pipelines, **status.to_json()}
 
 
 def stop_pipelines(settings: Settings, tell: Progress) -> list[str]:
     """End every driver of this registry on this machine; gives the names of those that ran."""
-    stopped = []
     if not has_registry(settings):
         return []
     from ops import control
 
+    stopped = []
     with registry_of(settings) as registry:
         for row in registry.pipelines():
+            _await_launch(settings, registry, row.name, tell)
             driver = registry.driver(row.name)
             if driver is not None and control.is_alive(driver):
                 tell(row.name, f"driver {driver.pid} finishes its batch")
             if control.stop(registry, row.name):
                 stopped.append(row.name)
     return stopped
+
+
+def _await_launch(settings: Settings, registry: Registry, name: str, tell: Progress) -> None:
+    """Let a driver that is being started come up: before it is in the registry nobody could end it."""
+    from ops import control
+    from pipelines.registry import STOPPED
+
+    registry.set_desired(name, STOPPED)
+    deadline = time.monotonic() + LAUNCH_S
+    while control.is_launching(settings, name) and time.monotonic() < deadline:
+        tell(name, "its driver is being started, waiting for it")
+        time.sleep(0.2)

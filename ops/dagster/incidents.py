@@ -105,7 +105,7 @@ def decide(
         return Decision(None, "", _nothing_due(status, stopping_s), memory)
     wait_s = memory.run_seen_at + backoff_s(memory.runs) - now
     if memory.runs and wait_s > 0:
-        text = f"{incident.reason}; {memory.runs} runs have not helped so far, the next one in {wait_s:.0f} s"
+        text = f"{incident.reason}; runs so far: {memory.runs}, the next in {wait_s:.0f} s"
         return Decision(None, "", text, memory)
     tries = memory.tries + 1 if incident.key == memory.incident else 1
     run_key = incident.key if tries == 1 else f"{incident.key}-try-{tries}"

@@ -41,7 +41,9 @@ class LaunchConfig(PipelineConfig):
 class StopConfig(PipelineConfig):
     """Stop."""
 
-    timeout_s: float = Field(default=60.0, description="how long to wait for the running batch; then the driver is killed")
+    timeout_s: float = Field(
+        default=60.0, description="how long to wait for the running batch; then the driver is killed"
+    )
 
 
 class RecoverConfig(PipelineConfig):

@@ -43,7 +43,9 @@ def reconcile(context: dg.SensorEvaluationContext) -> dg.SensorResult:
             decisions[pipeline.name] = _decide(context.instance, settings, registry, pipeline, memory, now=now)
     requests = [_request(name, d.incident, d.run_key, now) for name, d in decisions.items() if d.incident]
     for name, decision in decisions.items():
-        context.log.info(f"{name} {decision.text}")
+        # A tick's log is a file that Dagster keeps: idle ticks write none.
+        if decision.incident:
+            context.log.info(f"{name} {decision.text}: {decision.incident.action.value} as {decision.run_key}")
     cursor = json.dumps({name: asdict(decision.memory) for name, decision in decisions.items()})
     if requests:
         return dg.SensorResult(run_requests=requests, cursor=cursor)
@@ -65,7 +67,7 @@ def _decide(
     if not busy and control.is_launching(settings, name):
         busy = "is being started from outside of Dagster"
     # Looked at after the runs: what a run has changed before it ended is seen.
-    status = control.status(registry, name)
+    status = control.status(registry, name, count_records=False)
     return decide(status, registry.driver(name), pipeline.deployed_at, memory, now=now, busy=busy)
 
 

@@ -1,0 +1,127 @@
+"""A metastore with rows as drivers and deploys write them, a Dagster instance, and a process that passes for a driver."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+from sqlalchemy import create_engine, text
+
+from pipelines.plan import query_to_json
+from pipelines.registry import RUNNING, STOPPED, BatchRow, PipelineRow, Registry
+from pipelines.sql import parse_pipeline
+
+SQL = """
+CREATE STREAM events (city VARCHAR, amount INT) WITH (kafka_topic = '{topic}', value_format = 'json');
+CREATE TABLE {table} AS SELECT city, COUNT(*) AS n, AVG(amount) AS mean FROM events GROUP BY city EMIT CHANGES;
+"""
+
+
+class World:
+    """One home with its metastore."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.url = f"sqlite:///{home / 'metastore.db'}"
+        self._registry: Registry | None = None
+
+    @property
+    def registry(self) -> Registry:
+        """Made when first asked for, so that a test can begin without any."""
+        self._registry = self._registry or Registry(self.url)
+        return self._registry
+
+    def deploy(self, name: str, *, topic: str = "events", table: str = "cities", desired: str = STOPPED) -> None:
+        """What a deploy leaves in the metastore."""
+        sql = SQL.format(topic=topic, table=table)
+        parsed = parse_pipeline(sql, pipeline=name)
+        row = PipelineRow(
+            name=name,
+            sql=sql,
+            sources=[{"name": source.name, "topic": source.topic} for source in parsed.sources],
+            queries=[
+                {"plan": query_to_json(query), "batches_topic_id": "b", "changelog_topic_id": "c"}
+                for query in parsed.queries
+            ],
+            desired=desired,
+            deployed_at=1_700_000_000.0,
+        )
+        self.registry.deploy(row)
+
+    def spoil(self, name: str, queries: str) -> None:
+        """Overwrite a pipeline's queries with other text."""
+        assert self.registry.find(name) is not None
+        engine = create_engine(self.url)
+        with engine.begin() as connection:
+            change = text("UPDATE pipelines SET queries = :queries WHERE name = :name")
+            connection.execute(change, {"queries": queries, "name": name})
+        engine.dispose()
+
+    def add_batches(self, pipeline: str, count: int, *, first: int = 0, query: str = "cities") -> None:
+        """Finished batches, the newest an hour old."""
+        for batch in range(first, first + count):
+            self.registry.add_batch(
+                BatchRow(
+                    pipeline=pipeline,
+                    query=query,
+                    batch=batch,
+                    records=1000 + batch,
+                    bad_records=1,
+                    changed_keys=10,
+                    seconds=0.5,
+                    commit_seconds=0.02,
+                    lag=7,
+                    state_keys=10 + batch,
+                    state_bytes=100 + batch,
+                    offsets={"0": [batch, batch + 1]},
+                    finished_at=time.time() - 3600,
+                )
+            )
+
+    def driver_row(self, pipeline: str, process: psutil.Process, *, state: str = "running", error: str = "") -> None:
+        """The row of a driver that is the given process."""
+        self.registry.set_desired(pipeline, RUNNING)
+        created = process.create_time()
+        self.registry.driver_started(pipeline, pid=process.pid, process_started=created, host="here")
+        self.registry.driver_seen(pipeline, pid=process.pid, state=state, error=error)
+
+    def dead_driver(self, pipeline: str, *, state: str = "running", error: str = "") -> int:
+        """A driver that ran and was killed; gives its pid."""
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        self.driver_row(pipeline, psutil.Process(child.pid), state=state, error=error)
+        child.kill()
+        child.communicate()
+        return child.pid
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """An empty home that every entry point takes for its own; nothing is in it yet."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("ROLLFORWARD_HOME", str(home))
+    monkeypatch.setenv("ROLLFORWARD_CONFIG", str(tmp_path / "none.toml"))
+    for name in ("ROLLFORWARD_BOOTSTRAP_SERVERS", "ROLLFORWARD_METASTORE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    yield World(home)
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    """A Dagster of its own, on disk."""
+    with dg.instance_for_test() as instance:
+        yield instance
+
+
+@pytest.fixture
+def living_driver() -> Iterator[psutil.Process]:
+    """A process that lives as long as the test."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield psutil.Process(child.pid)
+    child.kill()
+    child.communicate()

@@ -1,0 +1,160 @@
+"""The jobs in process: what they show, what they leave alone, and how they fail."""
+
+from __future__ import annotations
+
+import dagster as dg
+import psutil
+import pytest
+from dagster import AssetKey
+
+from ops import control
+from ops.dagster.jobs import JOBS, launch_pipeline, recover_pipeline, stop_pipeline
+from ops.dagster.runs import PIPELINE_TAG, WORKER_TAG
+from pipelines.registry import RUNNING, STOPPED
+from tests.ops.dagster_world import World, instance, living_driver, world
+
+__all__ = ["instance", "living_driver", "world"]
+
+
+def run(job: dg.JobDefinition, op: str, instance: dg.DagsterInstance, **config: object) -> dg.ExecuteInProcessResult:
+    """A run of the job with the op's configuration."""
+    return job.execute_in_process({"ops": {op: {"config": config}}}, instance=instance, raise_on_error=False)
+
+
+def failure(result: dg.ExecuteInProcessResult) -> dg.Failure:
+    """What the run failed of."""
+    [event] = result.get_step_failure_events()
+    data = event.step_failure_data
+    assert data.user_failure_data is not None
+    return dg.Failure(data.user_failure_data.description, data.user_failure_data.metadata)
+
+
+def logged(instance: dg.DagsterInstance, result: dg.ExecuteInProcessResult) -> str:
+    """All that the run told."""
+    return "\n".join(entry.user_message for entry in instance.all_logs(result.run_id))
+
+
+def test_a_dry_run_shows_what_is_found_and_changes_nothing(world: World, instance: dg.DagsterInstance) -> None:
+    world.deploy("sales")
+    world.add_batches("sales", 3)
+    pid = world.dead_driver("sales")
+    log = world.home / "logs" / "sales-driver.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("first\nlast words\n")
+    before = world.registry.driver("sales")
+    result = run(recover_pipeline, "recover", instance, pipeline="sales", dry_run=True)
+    assert result.success
+    told = logged(instance, result)
+    for expected in (f"driver pid {pid}", "dead", "last heartbeat", "batch 2 was its last", "last words"):
+        assert expected in told
+    after = world.registry.driver("sales")
+    assert before is not None and after is not None
+    assert (after.pid, after.started_at) == (before.pid, before.started_at)
+    assert instance.fetch_observations(AssetKey(["sales", "cities_store"]), limit=1).records == []
+
+
+def test_an_unknown_pipeline_fails_with_the_names_that_exist(world: World, instance: dg.DagsterInstance) -> None:
+    world.deploy("sales")
+    for job, op in ((launch_pipeline, "launch"), (stop_pipeline, "stop"), (recover_pipeline, "recover")):
+        failed = failure(run(job, op, instance, pipeline="nope"))
+        assert "pipeline is not deployed" in (failed.description or "")
+        assert failed.metadata["deployed"].value == "sales"
+        assert failed.metadata["error"].value == "InvalidInput"
+
+
+def test_a_run_carries_its_pipeline_and_its_worker(world: World, instance: dg.DagsterInstance) -> None:
+    world.deploy("sales")
+    result = run(stop_pipeline, "stop", instance, pipeline="sales")
+    stored = instance.get_run_by_id(result.run_id)
+    assert stored is not None
+    assert stored.tags[PIPELINE_TAG] == "sales"
+    assert f"/{psutil.Process().pid}/" in stored.tags[WORKER_TAG]
+
+
+@pytest.mark.parametrize(("job", "op"), [(launch_pipeline, "launch"), (recover_pipeline, "recover")])
+def test_a_run_of_the_sensor_does_not_start_what_was_stopped_meanwhile(
+    world: World, instance: dg.DagsterInstance, job: dg.JobDefinition, op: str
+) -> None:
+    world.deploy("sales", desired=STOPPED)
+    result = run(job, op, instance, pipeline="sales", only_if_desired=True)
+    assert result.success
+    assert world.registry.pipeline("sales").desired == STOPPED
+    assert world.registry.driver("sales") is None
+
+
+def test_a_run_of_the_sensor_does_not_stop_what_was_started_meanwhile(
+    world: World, instance: dg.DagsterInstance, living_driver: psutil.Process
+) -> None:
+    world.deploy("sales")
+    world.driver_row("sales", living_driver)
+    assert run(stop_pipeline, "stop", instance, pipeline="sales", only_if_desired=True).success
+    assert world.registry.pipeline("sales").desired == RUNNING
+    assert living_driver.is_running()
+
+
+def test_a_driver_that_runs_is_not_started_twice(
+    world: World, instance: dg.DagsterInstance, living_driver: psutil.Process
+) -> None:
+    world.deploy("sales")
+    world.driver_row("sales", living_driver)
+    result = run(launch_pipeline, "launch", instance, pipeline="sales")
+    assert result.output_for_node("launch") == {"pipeline": "sales", "pid": living_driver.pid}
+
+
+def test_stop_ends_the_driver(world: World, instance: dg.DagsterInstance, living_driver: psutil.Process) -> None:
+    world.deploy("sales")
+    world.driver_row("sales", living_driver)
+    result = run(stop_pipeline, "stop", instance, pipeline="sales", timeout_s=10.0)
+    assert result.output_for_node("stop") == {"pipeline": "sales", "was_running": True}
+    assert world.registry.pipeline("sales").desired == STOPPED
+
+
+def test_a_recovery_reports_each_task_on_the_run_and_on_its_store(
+    world: World, instance: dg.DagsterInstance, living_driver: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver itself is played: it writes the rows that a real one writes when it opens its tasks."""
+    world.deploy("sales")
+    world.dead_driver("sales")
+
+    def launched(*_: object, on_progress: control.Progress, **__: object) -> int:
+        world.driver_row("sales", living_driver)
+        for task in range(2):
+            plan = {
+                "task": f"cities-{task}",
+                "way": "roll forward",
+                "reason": "store stands at batch 1, batch 2 is committed",
+                "batch": 2,
+                "offsets": 10,
+                "records": 10,
+                "seconds": 0.5 + task,
+            }
+            world.registry.add_recovery("sales", "start", plan)
+        on_progress("driver", "recovering")
+        return living_driver.pid
+
+    monkeypatch.setattr(control, "launch", launched)
+    result = run(recover_pipeline, "recover", instance, pipeline="sales", reason="driver 1 died")
+    assert result.success
+    assert "cities-1: roll forward" in logged(instance, result)
+    [record] = instance.fetch_observations(AssetKey(["sales", "cities_store"]), limit=9).records
+    assert record.asset_observation is not None
+    metadata = record.asset_observation.metadata
+    assert metadata["records replayed"].value == 20
+    assert metadata["seconds of recovery"].value == 1.5
+    assert metadata["reason"].value == "driver 1 died"
+    table = str(metadata["recovery plan"].value)
+    assert table.splitlines()[2].startswith("| cities-0 | roll forward | store stands at batch 1")
+
+
+def test_without_kafka_a_recovery_fails_and_says_so(world: World, instance: dg.DagsterInstance) -> None:
+    world.deploy("sales")
+    world.dead_driver("sales")
+    failed = failure(run(recover_pipeline, "recover", instance, pipeline="sales"))
+    assert "no Kafka is configured" in (failed.description or "")
+    assert failed.metadata["hint"].value
+
+
+def test_jobs_are_never_repeated_by_dagster_and_are_bounded() -> None:
+    for job in JOBS:
+        assert job.tags["dagster/max_retries"] == "0"
+        assert float(job.tags["dagster/max_runtime"]) <= 3600
