@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ class PipelineDriver:
             driver = QueryDriver(query, settings, self._servers, session, self._work, self._done)
             self._drivers.append(driver)
             driver.own()
-            self._servers.assign(query.task_specs(settings.states), lambda driver=driver: driver.epoch)
+            self._servers.assign(query.task_specs(settings.states), driver.epoch)
         self._state = "recovering"
         self._seen()
         self._servers.ensure("start")
@@ -134,16 +135,22 @@ class PipelineDriver:
         for driver in self._drivers:
             driver.stopping.set()
         for driver in self._drivers:
-            driver.quiesce()
+            self._attempt(driver.quiesce)
         for stream in self._streams:
-            if stream.isActive:
-                stream.stop()
+            self._attempt(stream.stop)
         for driver in self._drivers:
-            driver.close()
-        self._servers.close()
+            self._attempt(driver.close)
+        self._attempt(self._servers.close)
         shutil.rmtree(self._work, ignore_errors=True)
         self._ended.set()
         self._registry.driver_seen(self.name, pid=os.getpid(), state=state, error=error, servers=[])
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        """One step of the end. With the JVM gone some of them fail, and the others still have to be done."""
+        try:
+            step()
+        except Exception as error:
+            log.warning("step of the end failed", pipeline=self.name, step=step.__qualname__, error=str(error)[:300])
 
     # What others see.
 
@@ -232,6 +239,10 @@ def main() -> None:
         code = EXIT_FENCED
     except RollforwardError as error:
         log.error("driver failed", pipeline=arguments.pipeline, error=str(error), kind=type(error).__name__)
+        code = EXIT_FAILED
+    except Exception as error:
+        # Spark's and py4j's own, a killed JVM among them. Threads that wait for the JVM must not keep the process.
+        log.exception("driver failed", pipeline=arguments.pipeline, kind=type(error).__name__)
         code = EXIT_FAILED
     sys.stdout.flush()
     sys.stderr.flush()

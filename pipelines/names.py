@@ -55,7 +55,9 @@ def socket_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"rollforward-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
-        raise InvalidInput("socket folder belongs to somebody else", folder=folder, hint="set TMPDIR to a folder of yours")
+        raise InvalidInput(
+            "socket folder belongs to somebody else", folder=folder, hint="set TMPDIR to a folder of yours"
+        )
     folder.chmod(0o700)
     return folder
 

@@ -120,7 +120,7 @@ class StoreReader:
 
     def scan(self, lower: bytes | None, upper: bytes | None, isolation: Isolation) -> Iterator[Row]:
         """Entries between two keys, both included, task by task; in key order within a task."""
-        bounds = {"lower": lower and lower.hex(), "upper": upper and upper.hex()}
+        bounds = {name: None if at is None else at.hex() for name, at in (("lower", lower), ("upper", upper))}
         for spec in self._specs:
             for chunk in self._entries(spec, isolation, **bounds):
                 yield from self._rows(chunk)

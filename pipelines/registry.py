@@ -126,7 +126,9 @@ class Registry:
             row = session.get(PipelineRow, name)
         if row is None:
             known = ", ".join(p.name for p in self.pipelines()) or "none is deployed"
-            raise InvalidInput("pipeline is not deployed", pipeline=name, deployed=known, hint="run `rollforward deploy`")
+            raise InvalidInput(
+                "pipeline is not deployed", pipeline=name, deployed=known, hint="run `rollforward deploy`"
+            )
         return row
 
     def find(self, name: str) -> PipelineRow | None:

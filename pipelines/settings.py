@@ -41,7 +41,9 @@ class Settings(BaseSettings):
     max_records_per_batch: Annotated[int, Field(ge=1)] = Field(1_000_000, description="bound of one batch's input")
     batch_attempts: Annotated[int, Field(ge=1)] = Field(5, description="tries of one batch before the driver gives up")
     transactions: bool = Field(True, description="off: no exactly-once, for comparison only")
-    request_timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(60.0, description="longest wait for one answer of Kafka")
+    request_timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
+        60.0, description="longest wait for one answer of Kafka"
+    )
 
     @field_validator("home", "state_dir", mode="after")
     @classmethod
@@ -50,10 +52,15 @@ class Settings(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], **sources: PydanticBaseSettingsSource
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = TomlConfigSettingsSource(settings_cls, os.environ.get("ROLLFORWARD_CONFIG", FILE))
-        return sources["init_settings"], sources["env_settings"], file
+        return init_settings, env_settings, file
 
     @property
     def states(self) -> Path:

@@ -124,5 +124,3 @@ class Writing:
             return rows
         except (flight.FlightError, pa.ArrowException) as error:
             raise wire.from_flight(error) from error
-
-

@@ -24,6 +24,13 @@ from statestore.errors import InvalidConfig, InvariantBroken, RollforwardError, 
 Headers = list[tuple[str, bytes]]
 Timed = tuple[bytes | None, bytes | None, int]
 _REPLAY_CHUNK = 10_000
+_DEFINITE = {
+    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+    ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    ck.KafkaError._UNKNOWN_TOPIC,
+    ck.KafkaError._UNKNOWN_PARTITION,
+    ck.KafkaError._AUTHENTICATION,
+}
 
 
 class TransactionAborted(RollforwardError):
@@ -156,7 +163,7 @@ class TransactionalProducer:
 
             def delivered(error: ck.KafkaError | None, message: ck.Message) -> None:
                 if error is None:
-                    on_offset(message.offset())
+                    on_offset(message.offset())  # type: ignore[arg-type]
 
             extra["on_delivery"] = delivered
         while True:
@@ -280,17 +287,19 @@ class Reader:
             finished = False
             for message in messages:
                 error = message.error()
+                offset: int = message.offset()  # type: ignore[assignment]
                 if error is None:
-                    if message.offset() >= stop:
+                    if offset >= stop:
                         finished = True
                         break
-                    chunk.append(Record(message.key(), message.value(), message.offset(), message.timestamp()[1]))
+                    chunk.append(Record(message.key(), message.value(), offset, message.timestamp()[1]))
                 elif error.code() == ck.KafkaError._PARTITION_EOF:
-                    finished = finished or message.offset() >= stop
+                    finished = finished or offset >= stop
                 elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
                     raise OffsetsGone("records are gone from the log", topic=topic, partition=partition)
-                elif not error.retriable() and error.code() != ck.KafkaError._ALL_BROKERS_DOWN:
+                elif error.code() in _DEFINITE or error.fatal():
                     raise _unavailable("read", error.str(), self._config, topic=topic, partition=partition)
+                # Anything else, a broken connection above all, may pass: the deadline bounds it.
             if chunk:
                 deadline = time.monotonic() + self._config.request_timeout_s
                 yield chunk
@@ -391,9 +400,7 @@ class Admin:
         present = list(self.describe(names))
         if not present:
             return
-        for name, future in self._admin.delete_topics(
-            present, request_timeout=self._config.request_timeout_s
-        ).items():
+        for name, future in self._admin.delete_topics(present, request_timeout=self._config.request_timeout_s).items():
             try:
                 future.result()
             except ck.KafkaException as raised:

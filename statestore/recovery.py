@@ -130,7 +130,12 @@ def _why_not_local(store: str, found: Found, committed: ChangelogPosition) -> st
 
 
 def replay(
-    plan: RecoveryPlan, spec: TaskSpec, reader: Reader, database: TaskDatabase, position: Position, on_progress: Progress
+    plan: RecoveryPlan,
+    spec: TaskSpec,
+    reader: Reader,
+    database: TaskDatabase,
+    position: Position,
+    on_progress: Progress,
 ) -> int:
     """Bring the store to the plan's version; gives the number of records applied. `on_progress` gets (done, total)."""
     store = spec.store.name

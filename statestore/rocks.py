@@ -46,7 +46,7 @@ def _options(config: RocksConfig) -> rd.Options:
     options.set_keep_log_file_num(2)
     options.set_is_fd_close_on_exec(True)
     table = rd.BlockBasedOptions()
-    table.set_bloom_filter(10.0, False)
+    table.set_bloom_filter(10, False)
     table.set_block_cache(rd.Cache(config.block_cache_bytes))
     options.set_block_based_table_factory(table)
     return options
@@ -99,7 +99,8 @@ class Database:
         try:
             for start in range(0, len(order), _CHUNK):
                 rows = order[start : start + _CHUNK]
-                for row, value in zip(rows, table.get([keys[row] for row in rows]), strict=True):
+                values: list[bytes | None] = table.get([keys[row] for row in rows])  # type: ignore[assignment]
+                for row, value in zip(rows, values, strict=True):
                     found[row] = value
         except Exception as error:
             raise _translated(error, self.folder) from error
@@ -117,10 +118,10 @@ class Database:
         """Entries between two keys in key order, as they are now; later writes are not seen."""
         # Bounds are kept here: the binding's lower bound sets the upper one, and it does not keep either alive.
         try:
-            items = self._families[family].items(backwards=reverse, from_key=upper if reverse else lower)
+            items = iter(self._families[family].items(backwards=reverse, from_key=upper if reverse else lower))
         except Exception as error:
             raise _translated(error, self.folder) from error
-        entries = self._guarded(items)
+        entries = self._guarded(items)  # type: ignore[arg-type]
         if upper is not None and not upper_inclusive:
             entries = (entry for entry in entries if entry[0] != upper)
         if reverse:

@@ -28,7 +28,6 @@ from statestore import wire
 from statestore.config import KafkaConfig, RocksConfig, ServerConfig
 from statestore.errors import Fenced, InvalidInput, RollforwardError, Unavailable
 from statestore.failpoints import reach
-from statestore.staging import SCHEMA
 from statestore.store import Isolation
 from statestore.task import Task
 

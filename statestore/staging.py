@@ -70,9 +70,7 @@ class Staged:
         self.times += time_list
         self.outputs += [
             (key, value, time)
-            for key, value, time, emit in zip(
-                key_list, values.to_pylist(), time_list, emits.to_pylist(), strict=True
-            )
+            for key, value, time, emit in zip(key_list, values.to_pylist(), time_list, emits.to_pylist(), strict=True)
             if emit
         ]
 

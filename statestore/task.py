@@ -26,8 +26,8 @@ from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable, Unrecoverable
 from statestore.failpoints import reach
 from statestore.indexed_batch import IndexedBatchStore
-from statestore.lockholder import end_zombie, record_owner
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
+from statestore.lockholder import end_zombie, record_owner
 from statestore.ownership import own, require_newest
 from statestore.partitioner import tasks_of
 from statestore.recovery import Found, RecoveryPlan, Way, now_ms, plan_recovery, replay, require_no_records
@@ -63,7 +63,9 @@ class Opened:
 class Task:
     """Owned by one server process. Every method may be called from any thread."""
 
-    def __init__(self, spec: TaskSpec, epoch: int, kafka: KafkaConfig, rocks: RocksConfig, *, transactions: bool) -> None:
+    def __init__(
+        self, spec: TaskSpec, epoch: int, kafka: KafkaConfig, rocks: RocksConfig, *, transactions: bool
+    ) -> None:
         self.spec = spec
         self.epoch = epoch
         self.state = TaskState.CLOSED

@@ -40,24 +40,27 @@ def answer(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Rows under headers on stdout; an empty cell is shown as a dash. Numbers stand to the right."""
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, thousands: bool = True) -> None:
+    """Rows under headers on stdout; an empty cell is shown as a dash. Numbers stand to the right.
+
+    Without `thousands` whole numbers are digits alone: those of a store may be years, or wanted for copying.
+    """
     shown = [list(row) for row in rows]
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for number, header in enumerate(headers):
         numeric = any(isinstance(row[number], int | float) for row in shown)
         grid.add_column(header, justify="right" if numeric else "left", overflow="fold")
     for row in shown:
-        grid.add_row(*(escape(_cell(value)) for value in row))
+        grid.add_row(*(escape(_cell(value, thousands)) for value in row))
     out().print(grid)
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, thousands: bool) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if thousands and isinstance(value, int) else str(value)
 
 
 def duration(seconds: float | None) -> str:

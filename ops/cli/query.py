@@ -81,6 +81,7 @@ def _show(rows: Iterator[Row], limit: int | None) -> None:
             [*(row.key.get(k) for k in keys), *(_plain(row.value.get(v)) for v in values), _time(row.time_ms)]
             for row in shown
         ],
+        thousands=False,
     )
     if limit is None and next(rows, None) is not None:
         say(f"The first {bound:,} entries. All of them: --json, or --limit N")

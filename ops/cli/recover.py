@@ -76,7 +76,9 @@ def _recover(pipeline: str, *, json: bool) -> None:
             if before.needs_recovery:
                 tell("driver", before.needs_recovery)
             pid = control.launch(settings, registry, pipeline, on_progress=tell)
-        tasks = [row.plan for row in registry.recoveries(pipeline, since=since)]
+        tasks = sorted(
+            (row.plan for row in registry.recoveries(pipeline, since=since)), key=lambda plan: str(plan["task"])
+        )
     relaunched = pid != before.pid
     if json:
         cause = before.needs_recovery or None

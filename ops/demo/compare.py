@@ -49,12 +49,17 @@ def differences(where: str, found: Rows, expected: Rows, *, stored: bool) -> Ite
             yield f"{where}: {_name(key)} is missing"
             continue
         got = {name: found[key].get(name, "nothing") for name in wanted}
-        if got != wanted:
-            wrong = ", ".join(f"{n} is {got[n]}, expected {wanted[n]}" for n in wanted if got[n] != wanted[n])
-            yield f"{where}: {_name(key)}: {wrong}"
+        wrong = [f"{n} is {got[n]}, expected {wanted[n]}" for n in wanted if not _same(got[n], wanted[n])]
+        if wrong:
+            yield f"{where}: {_name(key)}: {', '.join(wrong)}"
     for key in found:
         if key not in expected:
             yield f"{where}: {_name(key)} should not be there"
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal, and of one type: 3 is not 3.0."""
+    return one == other and type(one) is type(other)
 
 
 def _name(key: tuple[Any, ...]) -> str:

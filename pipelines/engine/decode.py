@@ -154,9 +154,11 @@ def _decode_values(values: pa.BinaryArray, fields: _Fields) -> tuple[list[pa.Arr
                     errors[row] = "value is null"
                     pieces.append([pa.nulls(1, kind) for kind in fields.types])
                 start = row + 1
-    columns = [pa.concat_arrays([piece[i] for piece in pieces]) for i in range(len(fields.types))] if pieces else [
-        pa.array([], kind) for kind in fields.types
-    ]
+    columns = (
+        [pa.concat_arrays([piece[i] for piece in pieces]) for i in range(len(fields.types))]
+        if pieces
+        else [pa.array([], kind) for kind in fields.types]
+    )
     return columns, pa.array(errors, pa.string())
 
 

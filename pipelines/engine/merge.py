@@ -94,7 +94,11 @@ class MergeSql:
     def grouped(self) -> list[str]:
         """Aggregates per key over a batch: time, group keys and parts."""
         keys = [f"first({key.expression}) AS `{key.name}`" for key in self.query.group_by]
-        return ["max(ROWTIME) AS __time", *keys, *(f"CAST({part.partial} AS {part.type}) AS `P{part.name}`" for part in self.parts)]
+        return [
+            "max(ROWTIME) AS __time",
+            *keys,
+            *(f"CAST({part.partial} AS {part.type}) AS `P{part.name}`" for part in self.parts),
+        ]
 
     def merged(self) -> list[str]:
         """After READ: old parts `S…` and new parts `P…` become merged parts `M…`."""
@@ -120,7 +124,9 @@ class MergeSql:
 
     def emitted(self) -> list[str]:
         """What WRITE gets: key, dead letter, token, time, what to emit, the result's value, and the state's parts."""
-        fields = ", ".join(f"{_over('now', out.expression, self._names())} AS `{out.name}`" for out in self.query.outputs)
+        fields = ", ".join(
+            f"{_over('now', out.expression, self._names())} AS `{out.name}`" for out in self.query.outputs
+        )
         value = f"CAST(to_json(struct({fields}), map('ignoreNullFields', 'false')) AS BINARY)"
         emit, shown = "1", "true"
         if self.query.having:

@@ -43,6 +43,7 @@ from statestore.kafka import Admin, ProducerFatal, Reader, Topic, TransactionAbo
 from statestore.ownership import require_newest
 
 log = structlog.get_logger()
+_QUIESCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,9 @@ class QueryDriver:
         )
         plan_key = PLAN_PREFIX + self._hash.encode()
         plan = query_to_json(self.query).encode()
-        self._producer.produce(self.deployed.batches_topic, key=plan_key, value=plan, partition=self._log_reader.driver_partition)
+        self._producer.produce(
+            self.deployed.batches_topic, key=plan_key, value=plan, partition=self._log_reader.driver_partition
+        )
         self._producer.flush()
         self._producer.commit()
         self.epoch = started[0]
@@ -215,7 +218,10 @@ class QueryDriver:
         reach("driver.before-plan")
         self._in_transaction(
             lambda producer: producer.produce(
-                self.deployed.batches_topic, key=PLANNED, value=encode(planned), partition=self._log_reader.driver_partition
+                self.deployed.batches_topic,
+                key=PLANNED,
+                value=encode(planned),
+                partition=self._log_reader.driver_partition,
             )
         )
         self._batch = planned.batch
@@ -290,7 +296,9 @@ class QueryDriver:
 
         def finish(producer: TransactionalProducer) -> None:
             value = encode_fields(batch=planned.batch)
-            producer.produce(self.deployed.batches_topic, key=DONE, value=value, partition=self._log_reader.driver_partition)
+            producer.produce(
+                self.deployed.batches_topic, key=DONE, value=value, partition=self._log_reader.driver_partition
+            )
             offsets = {(r.topic, r.partition): r.end for r in planned.ranges}
             producer.send_offsets(names.group(self.deployed.pipeline, self.query.name), offsets)
             reach("driver.before-done-commit")
@@ -340,7 +348,9 @@ class QueryDriver:
             state_bytes=sum(task.get("bytes", 0) for task in figures),
             offsets={str(r.partition): [r.start, r.end] for r in planned.ranges},
         )
-        self._log.info("batch done", batch=done.batch, records=done.records, bad=done.bad_records, seconds=round(seconds, 3))
+        self._log.info(
+            "batch done", batch=done.batch, records=done.records, bad=done.bad_records, seconds=round(seconds, 3)
+        )
         self._on_done(done)
 
     # The live stream.
@@ -384,10 +394,11 @@ class QueryDriver:
                 )
 
     def quiesce(self) -> None:
-        """Return when no batch is running and none will begin."""
+        """Return when no batch is running and none will begin, or after `_QUIESCE_S` if one hangs."""
         self.stopping.set()
-        with self._running:
-            return
+        if not self._running.acquire(timeout=_QUIESCE_S):
+            raise Unavailable("a batch did not end in time", query=self.query.name, seconds=_QUIESCE_S)
+        self._running.release()
 
     def close(self) -> None:
         """Forget the producer."""

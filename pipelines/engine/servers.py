@@ -46,7 +46,7 @@ class _Server:
 @dataclass(frozen=True)
 class _Assigned:
     spec: TaskSpec
-    epoch: Callable[[], int]
+    epoch: int
     server: int
 
 
@@ -69,8 +69,8 @@ class StoreServers:
         self._workers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="store-servers")
         self.on_opened: Callable[[str, dict[str, Any]], None] = lambda _cause, _opened: None
 
-    def assign(self, specs: list[TaskSpec], epoch: Callable[[], int]) -> None:
-        """Take the tasks of one query in; `epoch` gives the query's current one. They are opened by `ensure`."""
+    def assign(self, specs: list[TaskSpec], epoch: int) -> None:
+        """Take the tasks of one query in; They are opened by `ensure`, with the query's `epoch`."""
         for spec in specs:
             self._assigned[spec.name] = _Assigned(spec, epoch, next(self._turn) % len(self._servers))
 
@@ -157,7 +157,7 @@ class StoreServers:
         figures = {task["task"]: task for task in server.client.act("figures")["tasks"]}
         if figures.get(assigned.spec.name, {}).get("state") == "running":
             return
-        opened = server.client.open_task(assigned.spec, assigned.epoch())
+        opened = server.client.open_task(assigned.spec, assigned.epoch)
         self.on_opened(cause, opened)
 
     def _server(self, task: str) -> _Server:
@@ -236,4 +236,3 @@ class StoreServers:
             owner = int(socket.stem.split("-")[1])
             if not psutil.pid_exists(owner):
                 socket.unlink(missing_ok=True)
-

@@ -22,6 +22,7 @@ from statestore.errors import FormatUnsupported, InvalidConfig
 
 FORMAT = 1
 _HEAD = 8 + 1
+_STATE = pa.binary()
 _Bytes = npt.NDArray[np.uint8]
 
 
@@ -134,12 +135,13 @@ def _put(head: _Bytes, at: int, values: npt.NDArray[np.generic]) -> None:
 
 
 def _get(head: _Bytes, at: int, width: int, kind: str) -> npt.NDArray[np.generic]:
-    return np.ascontiguousarray(head[:, at : at + width]).view(kind).reshape(-1)
+    values: npt.NDArray[np.generic] = np.ascontiguousarray(head[:, at : at + width]).view(kind).reshape(-1)
+    return values
 
 
 def _to_stored(array: pa.Array, layout: _Fixed) -> npt.NDArray[np.generic]:
     if pa.types.is_boolean(array.type):
-        return array.fill_null(False).to_numpy(zero_copy_only=False).astype("u1")
+        return array.fill_null(False).to_numpy(zero_copy_only=False).astype("u1")  # type: ignore[no-any-return]
     values = np.frombuffer(array.buffers()[1], dtype=layout.native)[array.offset : array.offset + len(array)]
     if array.null_count:
         values = values.copy()
@@ -179,6 +181,6 @@ def _ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> np
     return np.arange(total) - np.repeat(ends - lengths, lengths) + np.repeat(starts, lengths)
 
 
-def _binary(offsets: npt.NDArray[np.int32], data: _Bytes, kind: pa.DataType = pa.binary()) -> pa.Array:
+def _binary(offsets: npt.NDArray[np.int32], data: _Bytes, kind: pa.DataType = _STATE) -> pa.Array:
     buffers = [None, pa.py_buffer(offsets.astype(np.int32).tobytes()), pa.py_buffer(data.tobytes())]
     return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)

@@ -8,12 +8,12 @@ a connection, a file or a thread: those do not survive a fork.
 from __future__ import annotations
 
 import pandas  # noqa: F401
-import pyarrow.compute  # noqa: F401
-import pyarrow.flight  # noqa: F401
+import pyarrow.compute
+import pyarrow.flight
 import pyarrow.json  # noqa: F401
 import pyspark.daemon
-import pyspark.sql.pandas.serializers  # noqa: F401
-import pyspark.worker  # noqa: F401
+import pyspark.sql.pandas.serializers
+import pyspark.worker
 
 import pipelines.engine.decode
 import pipelines.engine.exchange  # noqa: F401

@@ -1,7 +1,7 @@
 """SIGKILL at every step of the protocol: outputs, stores and dead letters equal the model each time.
 
 Server points are met by one driver that replaces its servers; driver points each end a driver, and the test starts
-the next one. The input is seeded; the model is a dict.
+the next one. The input is seeded; the model is a dict. The canaries show that a broken protocol would be noticed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.deploy import deployed_queries
-from pipelines.query import StoreReader
-from pipelines.settings import Settings
 from statestore.failpoints import DRIVER_POINTS, SERVER_POINTS, arm, is_armed
-from statestore.store import Isolation
-from tests.support.feed import SQL, Feed, compare, create_topic, differences
+from tests.crash.conftest import Start
+from tests.support.feed import Feed, differences
 from tests.support.pipeline import PipelineUnderTest
+from tests.support.stores import all_differences, store_differences
 
 # A point of recovery is only met when there is something to replay: a batch that was committed and not applied.
 _MADE_BY = {point: "commit.committed" for point in SERVER_POINTS if point.startswith("recover.")} | {
@@ -24,30 +22,14 @@ _MADE_BY = {point: "commit.committed" for point in SERVER_POINTS if point.starts
 }
 
 
-@pytest.fixture
-def feed(kafka: str, unique: str) -> Feed:
-    create_topic(kafka, unique)
-    return Feed(kafka, unique, seed=7)
-
-
-def start_pipeline(settings: Settings, feed: Feed, points: Path) -> PipelineUnderTest:
-    """A running pipeline over the feed, with the folder of its failpoints."""
-    points.mkdir()
-    pipeline = PipelineUnderTest(
-        settings, feed.topic, SQL.format(topic=feed.topic), {"ROLLFORWARD_FAILPOINTS": str(points)}
-    )
+def started(deploy: Start, feed: Feed, **options: str) -> PipelineUnderTest:
+    """A running pipeline that has processed its first records."""
+    pipeline = deploy(**options)
     pipeline.start()
     pipeline.await_running()
+    feed.send(1_000)
+    pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
     return pipeline
-
-
-def stores_differ(pipeline: PipelineUnderTest, feed: Feed) -> list[str]:
-    """Differences of the stores from the model."""
-    (deployed,) = deployed_queries(pipeline.registry.pipeline(pipeline.name))
-    reader = StoreReader(deployed, pipeline.settings, pipeline.registry)
-    rows = list(reader.scan(None, None, Isolation.READ_COMMITTED))
-    found = {row.key["AUCTION"]: row.value for row in rows}
-    return compare(found, feed.expected(), "store") + ([] if len(found) == len(rows) else ["a key in two tasks"])
 
 
 def fire(pipeline: PipelineUnderTest, feed: Feed, points: Path, point: str) -> None:
@@ -57,48 +39,44 @@ def fire(pipeline: PipelineUnderTest, feed: Feed, points: Path, point: str) -> N
         arm(points, first)
     arm(points, point)
     feed.send(400)
+    if point == "driver.owned":
+        # Only a driver that starts meets it.
+        pipeline.kill_driver()
+        pipeline.start()
     pipeline.await_(f"{point} fires", lambda: not is_armed(points, point))
     pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
 
 
-@pytest.mark.timeout(600)
-def test_killed_server_at_every_step_changes_nothing(settings: Settings, feed: Feed, tmp_path: Path) -> None:
-    points = tmp_path / "points"
-    pipeline = start_pipeline(settings, feed, points)
-    try:
-        feed.send(1_000)
-        pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
-        for point in SERVER_POINTS:
-            fire(pipeline, feed, points, point)
-            assert stores_differ(pipeline, feed) == [], point
-        assert differences(feed.bootstrap, feed.topic, feed) == []
-        assert pipeline.stop() == 0
-        assert stores_differ(pipeline, feed) == []
-    finally:
-        pipeline.close()
+@pytest.mark.timeout(900)
+def test_killed_server_at_every_step_changes_nothing(deploy: Start, feed: Feed, points: Path) -> None:
+    pipeline = started(deploy, feed)
+    for point in SERVER_POINTS:
+        fire(pipeline, feed, points, point)
+        assert store_differences(pipeline, feed) == [], point
+    assert all_differences(pipeline, feed) == []
+    assert pipeline.stop() == 0
+    assert store_differences(pipeline, feed) == []
 
 
-@pytest.mark.timeout(600)
-def test_killed_driver_at_every_step_changes_nothing(settings: Settings, feed: Feed, tmp_path: Path) -> None:
-    points = tmp_path / "points"
-    pipeline = start_pipeline(settings, feed, points)
-    try:
-        feed.send(1_000)
-        pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
-        for point in DRIVER_POINTS:
-            fire_driver(pipeline, feed, points, point)
-        pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
-        assert differences(feed.bootstrap, feed.topic, feed) == []
-        assert stores_differ(pipeline, feed) == []
-    finally:
-        pipeline.close()
+@pytest.mark.timeout(900)
+def test_killed_driver_at_every_step_changes_nothing(deploy: Start, feed: Feed, points: Path) -> None:
+    pipeline = started(deploy, feed)
+    for point in DRIVER_POINTS:
+        fire(pipeline, feed, points, point)
+    assert all_differences(pipeline, feed) == []
 
 
-def fire_driver(pipeline: PipelineUnderTest, feed: Feed, points: Path, point: str) -> None:
-    """Kill a driver at the point; `driver.owned` is only met by a starting one."""
-    arm(points, point)
+@pytest.mark.parametrize(
+    ("canary", "point"),
+    [
+        ("position_outside_of_the_transaction", "commit.before-begin"),
+        ("uncommitted_batch_applied", "stage.closed"),
+    ],
+)
+def test_a_broken_commit_is_noticed(deploy: Start, feed: Feed, points: Path, canary: str, point: str) -> None:
+    pipeline = started(deploy, feed, canary=canary)
+    assert all_differences(pipeline, feed) == []
+    fire(pipeline, feed, points, point)
     feed.send(400)
-    if point == "driver.owned":
-        pipeline.kill_driver()
-        pipeline.start()
-    pipeline.await_(f"{point} fires", lambda: not is_armed(points, point))
+    pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
+    assert differences(feed.bootstrap, feed.topic, feed) != []

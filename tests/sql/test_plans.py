@@ -204,7 +204,10 @@ class TestGrouping:
 class TestAggregates:
     def test_equal_calls_share_one_entry(self) -> None:
         query = one("a, SUM(b) / COUNT(*) AS x, sum((B)) AS y", "FROM s GROUP BY a HAVING Count( * ) > 1 EMIT CHANGES;")
-        assert (Aggregate("A0", "sum", "`B`", "bigint"), Aggregate("A1", "count_all", None, "bigint")) == query.aggregates
+        assert (
+            Aggregate("A0", "sum", "`B`", "bigint"),
+            Aggregate("A1", "count_all", None, "bigint"),
+        ) == query.aggregates
         assert (Output("X", "(`A0` div `A1`)"), Output("Y", "`A0`")) == query.outputs
         assert "(`A1` > 1)" == query.having
 

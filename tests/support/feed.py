@@ -110,7 +110,9 @@ def differences(bootstrap: str, pipeline: str, feed: Feed) -> list[str]:
             problems.append(f"key {key}: count went from {table[key]['N']} to {value['N']}")
         table[key] = value
     problems += compare(table, feed.expected(), "output")
-    dead = sorted(b"<null>" if m.value() is None else m.value() for m in read_topic(bootstrap, f"{pipeline}-dead-letters"))
+    dead = sorted(
+        b"<null>" if m.value() is None else m.value() for m in read_topic(bootstrap, f"{pipeline}-dead-letters")
+    )
     expected_dead = sorted((value if value is not None else b"<null>") for value in feed.bad)
     if dead != expected_dead:
         problems.append(f"dead letters: {len(dead)} instead of {len(expected_dead)}")

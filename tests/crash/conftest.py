@@ -1,0 +1,50 @@
+"""A feed and a pipeline for each crash test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines.settings import Settings
+from tests.support.feed import SQL, Feed, create_topic
+from tests.support.pipeline import PipelineUnderTest
+
+CANARIES = Path(__file__).parents[1] / "support" / "canary"
+Start = Callable[..., PipelineUnderTest]
+
+
+@pytest.fixture
+def feed(kafka: str, unique: str) -> Feed:
+    """Seeded input on a topic of its own."""
+    create_topic(kafka, unique)
+    return Feed(kafka, unique, seed=7)
+
+
+@pytest.fixture
+def points(tmp_path: Path) -> Path:
+    """Where failpoints are armed."""
+    folder = tmp_path / "points"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def deploy(settings: Settings, feed: Feed, points: Path) -> Iterator[Start]:
+    """Deploys the feed's pipeline; `canary` names a bug that its store servers shall have."""
+    deployed: list[PipelineUnderTest] = []
+
+    def deploy(*, canary: str = "", **changed: object) -> PipelineUnderTest:
+        environment = {"ROLLFORWARD_FAILPOINTS": str(points)}
+        if canary:
+            environment |= {"ROLLFORWARD_CANARY": canary, "PYTHONPATH": str(CANARIES)}
+        pipeline = PipelineUnderTest(
+            settings.model_copy(update=changed), feed.topic, SQL.format(topic=feed.topic), environment
+        )
+        deployed.append(pipeline)
+        return pipeline
+
+    yield deploy
+    for pipeline in deployed:
+        pipeline.close()

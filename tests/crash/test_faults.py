@@ -1,0 +1,202 @@
+"""Faults other than a kill: lost folders, a rival, a failing row, a broker that is away, a full disk, wrong input."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy.orm.attributes import flag_modified
+
+from infra.stack import Stack
+from pipelines.deploy import deploy as deploy_sql
+from pipelines.plan import query_from_json, query_to_json
+from pipelines.registry import Registry
+from pipelines.settings import Settings
+from statestore.errors import InvalidConfig, InvalidInput, Unavailable
+from statestore.server import EXIT_FENCED
+from tests.crash.conftest import Start
+from tests.support.feed import SQL, Feed, read_topic
+from tests.support.pipeline import PipelineUnderTest
+from tests.support.stores import all_differences, store_differences
+
+
+def with_poison(pipeline: PipelineUnderTest) -> None:
+    """Make the deployed plan fail on one key between READ and WRITE."""
+    row = pipeline.registry.pipeline(pipeline.name)
+    query = query_from_json(row.queries[0]["plan"])
+    poisoned = replace(query, having="if(`AUCTION` = 13, raise_error('poison'), true)")
+    row.queries[0]["plan"] = query_to_json(poisoned)
+    flag_modified(row, "queries")
+    pipeline.registry.deploy(row)
+
+
+@pytest.mark.parametrize("canary", ["", "part_of_a_task_committed"])
+def test_a_row_that_fails_commits_nothing_of_its_batch(deploy: Start, feed: Feed, canary: str) -> None:
+    pipeline = deploy(canary=canary, batch_attempts=2)
+    with_poison(pipeline)
+    feed.send(4_000)
+    assert pipeline.run_until_end() == 4
+    row = pipeline.registry.driver(pipeline.name)
+    assert row is not None and (row.state, "poison" in row.error) == ("failed", True)
+    committed = [len(read_topic(feed.bootstrap, f"{feed.topic}-{name}")) for name in ("totals", "totals-changelog")]
+    if canary:
+        # A worker took the failure upstream for the end of its input; the bug committed what it had until then.
+        assert committed != [0, 0]
+    else:
+        assert committed == [0, 0]
+
+
+@pytest.mark.timeout(600)
+def test_lost_folders_change_nothing(deploy: Start, feed: Feed) -> None:
+    pipeline = deploy()
+    home, states = pipeline.settings.home, pipeline.settings.states
+    for lost in ([], [home / "spark"], [states], [home / "spark", states]):
+        for folder in lost:
+            shutil.rmtree(folder, ignore_errors=True)
+        feed.send(1_000)
+        assert pipeline.run_until_end() == 0
+        assert all_differences(pipeline, feed) == []
+    ways = {recovery.plan["way"] for recovery in pipeline.registry.recoveries(pipeline.name)}
+    assert ways == {"nothing", "full replay"}
+
+
+@pytest.mark.timeout(600)
+def test_the_older_of_two_drivers_is_fenced(deploy: Start, feed: Feed, settings: Settings, tmp_path: Path) -> None:
+    older = deploy()
+    older.start()
+    older.await_running()
+    feed.send(1_000)
+    older.await_("first input is processed", older.caught_up(feed.sent))
+    # The rival is another machine: it has the same definitions and none of the older one's folders.
+    home = tmp_path / "rival"
+    home.mkdir()
+    rival = PipelineUnderTest(
+        settings.model_copy(update={"home": home, "metastore_url": settings.metastore}),
+        feed.topic,
+        SQL.format(topic=feed.topic),
+    )
+    try:
+        rival.start()
+        rival.await_running()
+        feed.send(1_000)
+        assert older.process is not None
+        assert older.process.wait(90) == EXIT_FENCED
+        assert "a newer driver owns the query" in older.tail() or "met a newer driver" in older.tail()
+        rival.await_("input is processed", rival.caught_up(feed.sent))
+        assert all_differences(rival, feed) == []
+    finally:
+        rival.close()
+
+
+@pytest.mark.timeout(600)
+def test_a_broker_that_is_away_for_30_s_changes_nothing(deploy: Start, feed: Feed, stack: Stack) -> None:
+    pipeline = deploy()
+    process = pipeline.start()
+    pipeline.await_running()
+    feed.send(2_000)
+    broker = psutil.Process(stack.status().component("kafka").pid)
+    broker.send_signal(signal.SIGSTOP)
+    try:
+        # Nothing may end, and nothing can go on: the wait is the fault.
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(30)
+    finally:
+        broker.send_signal(signal.SIGCONT)
+    feed.send(1_000)
+    pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
+    assert pipeline.process is process
+    assert all_differences(pipeline, feed) == []
+
+
+def test_an_unreachable_broker_at_start_is_named(deploy: Start) -> None:
+    pipeline = deploy(request_timeout_s=5)
+    pipeline.settings = pipeline.settings.model_copy(update={"bootstrap_servers": "127.0.0.1:1"})
+    assert pipeline.run_until_end() == 4
+    row = pipeline.registry.driver(pipeline.name)
+    assert row is not None and row.state == "failed"
+    assert "kafka does not answer" in row.error and "127.0.0.1:1" in row.error and "hint" in row.error
+
+
+def test_a_missing_source_topic_is_named(settings: Settings, unique: str) -> None:
+    registry = Registry(settings.metastore)
+    with pytest.raises(InvalidConfig, match=f"source topic does not exist.*{unique}_missing"):
+        deploy_sql(SQL.format(topic=f"{unique}_missing"), unique, settings, registry)
+    assert registry.pipelines() == []
+
+
+def test_another_definition_under_a_name_in_use_is_refused(settings: Settings, feed: Feed) -> None:
+    registry = Registry(settings.metastore)
+    sql = SQL.format(topic=feed.topic)
+    assert deploy_sql(sql, feed.topic, settings, registry)[1] is True
+    assert deploy_sql(sql + " -- the same", feed.topic, settings, registry)[1] is False
+    with pytest.raises(InvalidInput, match="other statements"):
+        deploy_sql(sql.replace("MAX", "MIN"), feed.topic, settings, registry)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Path:
+    """A file system of 48 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.timeout(600)
+def test_a_full_disk_loses_nothing(deploy: Start, feed: Feed, small_disk: Path) -> None:
+    pipeline = deploy(state_dir=small_disk / "state")
+    process = pipeline.start()
+    pipeline.await_running()
+    feed.send(1_000)
+    pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
+    ballast = small_disk / "ballast"
+    fill(ballast)
+    feed.keys = 50_000
+    feed.send(20_000)
+    assert process.wait(180) == 4
+    row = pipeline.registry.driver(pipeline.name)
+    assert row is not None and "disk is full" in row.error
+    ballast.unlink()
+    pipeline.start()
+    pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
+    assert all_differences(pipeline, feed) == []
+
+
+def fill(ballast: Path) -> None:
+    """Take all space that is left."""
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"\0" * 65_536)
+        except OSError:
+            os.fsync(file.fileno())
+
+
+def test_reading_a_store_that_is_behind_is_refused(deploy: Start, feed: Feed) -> None:
+    pipeline = deploy()
+    feed.send(500)
+    assert pipeline.run_until_end() == 0
+    shutil.rmtree(pipeline.settings.states)
+    with pytest.raises(Unavailable, match="store is not on this machine"):
+        store_differences(pipeline, feed)
+
+
+def test_null_keys_and_every_kind_of_bad_record_reach_the_dead_letters(deploy: Start, feed: Feed) -> None:
+    feed.bad_every = 5
+    pipeline = deploy()
+    feed.send(500)
+    assert pipeline.run_until_end() == 0
+    assert all_differences(pipeline, feed) == []
+    letters = read_topic(feed.bootstrap, f"{feed.topic}-dead-letters")
+    for letter in letters:
+        headers = dict(letter.headers())
+        assert headers["source-topic"].decode() == feed.topic and headers["reason"]
+        json.loads(headers["source-offset"]), json.loads(headers["source-partition"])

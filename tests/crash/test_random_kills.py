@@ -1,0 +1,64 @@
+"""SIGKILL at random moments: a store server, a Spark Python worker, the driver's JVM, the driver itself."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import psutil
+import pytest
+
+from tests.crash.conftest import Start
+from tests.support.feed import Feed
+from tests.support.pipeline import PipelineUnderTest
+from tests.support.stores import all_differences
+
+KILLS = 20
+# The costly ones, which end the driver, are rarer.
+VICTIMS = ["server"] * 9 + ["worker"] * 6 + ["jvm"] * 2 + ["driver"] * 3
+
+
+def victim(pipeline: PipelineUnderTest, kind: str, choose: random.Random) -> int | None:
+    """A process to kill; None if there is none of that kind just now."""
+    assert pipeline.process is not None
+    if kind == "driver":
+        return pipeline.process.pid
+    if kind == "server":
+        return choose.choice(sorted(pipeline.server_pids()) or [0]) or None
+    pattern = "java" if kind == "jvm" else "worker_daemon"
+    found = []
+    for process in psutil.Process(pipeline.process.pid).children(recursive=True):
+        try:
+            if pattern in " ".join(process.cmdline()):
+                found.append(process.pid)
+        except psutil.NoSuchProcess:
+            continue
+    return choose.choice(sorted(found)) if found else None
+
+
+@pytest.mark.timeout(900)
+def test_random_kills_change_nothing(deploy: Start, feed: Feed) -> None:
+    seed = int(os.environ.get("ROLLFORWARD_SEED", "20261121"))
+    print(f"seed {seed}; replay with ROLLFORWARD_SEED={seed}")
+    choose = random.Random(seed)
+    pipeline = deploy()
+    pipeline.start()
+    pipeline.await_running()
+    order = VICTIMS[:]
+    choose.shuffle(order)
+    for kind in order[:KILLS]:
+        feed.send(300)
+        # The moment is what is random here: nothing is waited for.
+        time.sleep(choose.uniform(0, 1.5))
+        pid = victim(pipeline, kind, choose)
+        if pid is not None and psutil.pid_exists(pid):
+            os.kill(pid, 9)
+        if kind in ("driver", "jvm"):
+            assert pipeline.process is not None
+            pipeline.process.wait(60)
+            pipeline.await_no_orphans()
+            pipeline.start()
+            pipeline.await_running()
+    pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
+    assert all_differences(pipeline, feed) == []

@@ -1,0 +1,23 @@
+"""Stores against the model."""
+
+from __future__ import annotations
+
+from pipelines.deploy import deployed_queries
+from pipelines.query import StoreReader
+from statestore.store import Isolation
+from tests.support.feed import Feed, compare, differences
+from tests.support.pipeline import PipelineUnderTest
+
+
+def store_differences(pipeline: PipelineUnderTest, feed: Feed) -> list[str]:
+    """Differences of the stores from the model, read with `read_committed`."""
+    (deployed,) = deployed_queries(pipeline.registry.pipeline(pipeline.name))
+    reader = StoreReader(deployed, pipeline.settings, pipeline.registry)
+    rows = list(reader.scan(None, None, Isolation.READ_COMMITTED))
+    found = {row.key["AUCTION"]: row.value for row in rows}
+    return compare(found, feed.expected(), "store") + ([] if len(found) == len(rows) else ["a key in two tasks"])
+
+
+def all_differences(pipeline: PipelineUnderTest, feed: Feed) -> list[str]:
+    """Differences of outputs, dead letters, changelog and stores."""
+    return differences(feed.bootstrap, pipeline.name, feed) + store_differences(pipeline, feed)
