@@ -61,8 +61,8 @@ def is_alive(driver: DriverRow) -> bool:
         return False
 
 
-def status(registry: Registry, name: str, *, count_records: bool = True) -> PipelineStatus:
-    """Desired and observed state of one pipeline. To count its records takes a second or two after thousands of batches."""
+def status(registry: Registry, name: str) -> PipelineStatus:
+    """Desired and observed state of one pipeline."""
     row = registry.pipeline(name)
     driver = registry.driver(name)
     alive = driver is not None and is_alive(driver)
@@ -77,14 +77,10 @@ def status(registry: Registry, name: str, *, count_records: bool = True) -> Pipe
         heartbeat_age_s=None if age is None else round(age, 1),
         error="" if driver is None else driver.error,
         needs_recovery=_why_recover(row.desired, driver, alive, age),
-        records=_records(registry, name) if count_records else 0,
+        records=registry.records(name),
         lag=sum(batch.lag for batch in newest),
         newest_batches={batch.query: batch.batch for batch in newest},
     )
-
-
-def _records(registry: Registry, name: str) -> int:
-    return sum(batch.records for batch in registry.batches(pipeline=name, limit=100_000))
 
 
 def _state(driver: DriverRow, alive: bool) -> str:
@@ -148,7 +144,7 @@ def launch(
     """
     registry.pipeline(name)
     with _launching(settings, name):
-        now = status(registry, name, count_records=False)
+        now = status(registry, name)
         if now.alive and now.pid is not None:
             if now.state in _UP and not now.needs_recovery:
                 return now.pid

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from typing import Any
 import psutil
 import structlog
 from pyspark.sql.streaming import StreamingQuery
+from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.deploy import deployed_queries, require_unchanged
 from pipelines.engine.query_driver import BatchDone, QueryDriver
@@ -79,6 +81,11 @@ class PipelineDriver:
         """Stop between two batches."""
         self._stop.set()
 
+    def listen(self) -> None:
+        """Take SIGTERM and SIGINT as the wish to stop."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.request_stop())
+
     def run(self) -> None:
         """Run until stopped, or until the end of the input. Raises what ended it."""
         registry = self._registry
@@ -106,7 +113,10 @@ class PipelineDriver:
         for query in deployed:
             require_unchanged(query, admin)
         self._servers.sweep()
+        self._sweep()
         session = start_session(settings, f"rollforward-{self.name}", self._work)
+        # Spark's context has put a handler of its own in the place of ours.
+        self.listen()
         for query in deployed:
             driver = QueryDriver(query, settings, self._servers, session, self._work, self._done)
             self._drivers.append(driver)
@@ -115,8 +125,9 @@ class PipelineDriver:
         self._state = "recovering"
         self._seen()
         self._servers.ensure("start")
-        for driver in self._drivers:
-            driver.finish_planned()
+        with ThreadPoolExecutor(max_workers=len(self._drivers)) as finishing:
+            for finished in [finishing.submit(driver.finish_planned) for driver in self._drivers]:
+                finished.result()
         self._streams = [driver.start(until_end=self._until_end) for driver in self._drivers]
 
     def _watch(self) -> None:
@@ -143,7 +154,8 @@ class PipelineDriver:
         self._attempt(self._servers.close)
         shutil.rmtree(self._work, ignore_errors=True)
         self._ended.set()
-        self._registry.driver_seen(self.name, pid=os.getpid(), state=state, error=error, servers=[])
+        pid = os.getpid()
+        self._tell(lambda: self._registry.driver_seen(self.name, pid=pid, state=state, error=error, servers=[]))
 
     def _attempt(self, step: Callable[[], None]) -> None:
         """One step of the end. With the JVM gone some of them fail, and the others still have to be done."""
@@ -157,22 +169,41 @@ class PipelineDriver:
     def _beat(self) -> None:
         while not self._ended.wait(_HEARTBEAT_S):
             self._seen()
-            if not self._until_end and self._registry.pipeline(self.name).desired == STOPPED:
-                self._stop.set()
+            if not self._until_end:
+                self._tell(self._stop_if_wanted)
+
+    def _stop_if_wanted(self) -> None:
+        if self._registry.pipeline(self.name).desired == STOPPED:
+            self._stop.set()
 
     def _seen(self) -> None:
         if not self._ended.is_set():
-            servers = self._servers.describe()
-            self._registry.driver_seen(self.name, pid=os.getpid(), state=self._state, servers=servers)
+            servers, state = self._servers.describe(), self._state
+            self._tell(lambda: self._registry.driver_seen(self.name, pid=os.getpid(), state=state, servers=servers))
 
     def _opened(self, cause: str, opened: dict[str, Any]) -> None:
-        self._registry.add_recovery(self.name, cause, opened)
+        self._tell(lambda: self._registry.add_recovery(self.name, cause, opened))
 
     def _done(self, done: BatchDone) -> None:
         self.totals.records += done.records
         self.totals.bad_records += done.bad_records
         self.totals.batches += 1
-        self._registry.add_batch(BatchRow(pipeline=self.name, finished_at=time.time(), **vars(done)))
+        row = BatchRow(pipeline=self.name, finished_at=time.time(), **vars(done))
+        self._tell(lambda: self._registry.add_batch(row))
+
+    def _tell(self, report: Callable[[], object]) -> None:
+        """Write to the registry. It informs and decides nothing, so the stream goes on without it."""
+        try:
+            report()
+        except SQLAlchemyError as error:
+            log.warning("registry cannot be reached", pipeline=self.name, error=str(error).splitlines()[0])
+
+    def _sweep(self) -> None:
+        """Remove Spark's folders of drivers that were killed."""
+        for folder in self._work.parent.glob(f"{self.name}-*"):
+            pid = folder.name.rpartition("-")[2]
+            if pid.isdigit() and not psutil.pid_exists(int(pid)):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _log_folder(settings: Settings) -> Path:
@@ -197,8 +228,7 @@ def run_pipeline(name: str, settings: Settings, *, until_end: bool) -> dict[str,
     """Run in this process; gives figures. Raises what ended it early."""
     registry = Registry(settings.metastore)
     driver = PipelineDriver(registry.pipeline(name), settings, registry, until_end=until_end)
-    signal.signal(signal.SIGTERM, lambda *_: driver.request_stop())
-    signal.signal(signal.SIGINT, lambda *_: driver.request_stop())
+    driver.listen()
     started = time.monotonic()
     try:
         driver.run()

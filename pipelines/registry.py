@@ -198,6 +198,12 @@ class Registry:
         with self._session() as session:
             return list(session.scalars(wanted.order_by(BatchRow.id).limit(limit)))
 
+    def records(self, pipeline: str) -> int:
+        """Records in the batches that are kept, over all queries."""
+        total = select(func.coalesce(func.sum(BatchRow.records), 0)).where(BatchRow.pipeline == pipeline)
+        with self._session() as session:
+            return int(session.scalar(total) or 0)
+
     def newest_batches(self, pipeline: str) -> list[BatchRow]:
         """The newest batch of each query."""
         newest = select(func.max(BatchRow.id)).where(BatchRow.pipeline == pipeline).group_by(BatchRow.query)

@@ -13,15 +13,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from statestore.config import KafkaConfig
 from statestore.errors import InvalidConfig, InvariantBroken, RollforwardError, Unavailable
 
 Headers = list[tuple[str, bytes]]
+Answer = TypeVar("Answer")
 Timed = tuple[bytes | None, bytes | None, int]
 _REPLAY_CHUNK = 10_000
 _DEFINITE = {
@@ -30,6 +32,17 @@ _DEFINITE = {
     ck.KafkaError._UNKNOWN_TOPIC,
     ck.KafkaError._UNKNOWN_PARTITION,
     ck.KafkaError._AUTHENTICATION,
+}
+_PASSING = {
+    ck.KafkaError._TRANSPORT,
+    ck.KafkaError._ALL_BROKERS_DOWN,
+    ck.KafkaError._TIMED_OUT,
+    ck.KafkaError.FENCED_LEADER_EPOCH,
+    ck.KafkaError.UNKNOWN_LEADER_EPOCH,
+    ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+    ck.KafkaError.LEADER_NOT_AVAILABLE,
+    ck.KafkaError.REQUEST_TIMED_OUT,
+    ck.KafkaError.NETWORK_EXCEPTION,
 }
 
 
@@ -78,6 +91,28 @@ def _unavailable(what: str, error: object, config: KafkaConfig, **fields: object
         **fields,
         hint="check that the broker runs and that bootstrap_servers is right",
     )
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether asking again can help: the broker is away, or not the leader just now."""
+    if not isinstance(error, ck.KafkaException):
+        return False
+    cause: ck.KafkaError = error.args[0]
+    return cause.retriable() or cause.code() in _PASSING
+
+
+def _ask(config: KafkaConfig, what: str, question: Callable[[], Answer], **fields: object) -> Answer:
+    """The answer of an admin request, asked again within the time limit; then `Unavailable`."""
+    again = Retrying(
+        retry=retry_if_exception(_may_pass),
+        stop=stop_after_delay(config.request_timeout_s),
+        wait=wait_exponential_jitter(initial=0.05, max=1.0),
+        reraise=True,
+    )
+    try:
+        return again(question)
+    except ck.KafkaException as raised:
+        raise _unavailable(what, raised.args[0].str(), config, **fields) from raised
 
 
 class TransactionalProducer:
@@ -131,6 +166,7 @@ class TransactionalProducer:
                     raise _unavailable(
                         what, error.str(), self._config, transactional_id=self.transactional_id
                     ) from raised
+                time.sleep(0.05)
 
     def init(self) -> None:
         """Take the id over: returns when no older transaction of it is open any more."""
@@ -189,11 +225,19 @@ class TransactionalProducer:
     def flush(self) -> None:
         """Wait until every queued record has been delivered or has failed; a failure surfaces at `commit`."""
         deadline = time.monotonic() + self._config.request_timeout_s
-        while remaining := self._producer.flush(1.0):
+        while remaining := self._flush_some():
             if time.monotonic() >= deadline:
                 raise _unavailable(
                     "delivery of records", self._last_error or "time-out", self._config, undelivered=remaining
                 )
+
+    def _flush_some(self) -> int:
+        """Wait up to a second; gives how many records are still on their way."""
+        try:
+            return self._producer.flush(1.0)
+        except ck.KafkaException as raised:
+            self._bounded("flush", _raising(raised))
+            return len(self._producer)
 
     def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Commit next-to-read offsets for a consumer group inside the transaction."""
@@ -319,15 +363,16 @@ def list_offsets(
     admin: AdminClient, config: KafkaConfig, wanted: Mapping[ck.TopicPartition, OffsetSpec]
 ) -> dict[tuple[str, int], int]:
     """Offsets as `read_uncommitted` sees them, keyed by topic and partition."""
-    futures = admin.list_offsets(
-        dict(wanted),
-        isolation_level=ck.IsolationLevel.READ_UNCOMMITTED,
-        request_timeout=config.request_timeout_s,
-    )
-    try:
+
+    def question() -> dict[tuple[str, int], int]:
+        futures = admin.list_offsets(
+            dict(wanted),
+            isolation_level=ck.IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=config.request_timeout_s,
+        )
         return {(where.topic, where.partition): future.result().offset for where, future in futures.items()}
-    except ck.KafkaException as raised:
-        raise _unavailable("list_offsets", raised.args[0].str(), config) from raised
+
+    return _ask(config, "list_offsets", question)
 
 
 class Admin:
@@ -341,28 +386,31 @@ class Admin:
         """The topics that exist among `names`."""
         if not names:
             return {}
+        return _ask(self._config, "describe_topics", lambda: self._describe(names), topics=", ".join(names))
+
+    def _describe(self, names: Sequence[str]) -> dict[str, Topic]:
         found: dict[str, Topic] = {}
-        futures = self._admin.describe_topics(
-            ck.TopicCollection(list(names)), request_timeout=self._config.request_timeout_s
-        )
+        timeout = self._config.request_timeout_s
+        futures = self._admin.describe_topics(ck.TopicCollection(list(names)), request_timeout=timeout)
         for name, future in futures.items():
             try:
                 about = future.result()
             except ck.KafkaException as raised:
                 if raised.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
-                raise _unavailable("describe_topics", raised.args[0].str(), self._config, topic=name) from raised
+                raise
             found[name] = Topic(name, str(about.topic_id), len(about.partitions))
         return found
 
     def configs(self, topic: str) -> dict[str, str]:
         """The topic's settings."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        try:
+
+        def question() -> dict[str, str]:
             entries = self._admin.describe_configs([resource], request_timeout=self._config.request_timeout_s)
             return {name: entry.value for name, entry in entries[resource].result().items()}
-        except ck.KafkaException as raised:
-            raise _unavailable("describe_configs", raised.args[0].str(), self._config, topic=topic) from raised
+
+        return _ask(self._config, "describe_configs", question, topic=topic)
 
     def create(self, name: str, *, partitions: int, settings: Mapping[str, str], replication: int = -1) -> Topic:
         """Create the topic unless it exists. Raises `InvalidConfig` if it exists with other partitions."""

@@ -36,7 +36,7 @@ def recover(
 
 def _show_plans(pipeline: str, *, json: bool) -> None:
     from ops import control
-    from ops.cli.recovery_plans import plans_of
+    from ops.recovery_plans import plans_of
 
     settings = settings_of_here()
     with registry_of(settings) as registry:

@@ -57,7 +57,7 @@ class Findings:
 
 def look(settings: Settings, registry: Registry, name: str) -> Findings:
     """What there is to know now. Changes nothing. Raises `InvalidInput` for an unknown pipeline."""
-    status, driver = control.status(registry, name, count_records=False), registry.driver(name)
+    status, driver = control.status(registry, name), registry.driver(name)
     return Findings(
         status=status,
         driver=driver,

@@ -67,7 +67,7 @@ def _decide(
     if not busy and control.is_launching(settings, name):
         busy = "is being started from outside of Dagster"
     # Looked at after the runs: what a run has changed before it ended is seen.
-    status = control.status(registry, name, count_records=False)
+    status = control.status(registry, name)
     return decide(status, registry.driver(name), pipeline.deployed_at, memory, now=now, busy=busy)
 
 

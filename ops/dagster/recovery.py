@@ -36,6 +36,9 @@ from statestore.errors import RollforwardError
 
 _POLL_S = 0.5
 
+# An estimate must not keep a recovery waiting.
+_ESTIMATE_TIMEOUT_S = 10.0
+
 
 class Watcher:
     """Logs a driver's way up: each state once, and each task's recovery as it is reported."""
@@ -112,10 +115,11 @@ def _estimate(
 ) -> list[dict[str, Any]]:
     """Step 2. Nothing depends on it, so what stands in its way is only told."""
     # Kafka's and RocksDB's libraries are needed by this run alone, not by those who load the definitions.
-    from ops.dagster.preview import preview_plans
+    from ops.recovery_plans import plans_of
 
     try:
-        plans = preview_plans(registry.pipeline(pipeline), settings)
+        asking = settings.model_copy(update={"request_timeout_s": _ESTIMATE_TIMEOUT_S})
+        plans = plans_of(registry.pipeline(pipeline), asking, lambda _task, _detail: None)
     except RollforwardError as error:
         context.log.warning(f"the plan cannot be estimated: {error}")
         return []

@@ -94,6 +94,7 @@ class QueryDriver:
         self._batch = -1
         self._ends: dict[int, int] = {}
         self._source: Topic | None = None
+        self._lag = 0
         self._running = threading.Lock()
         self._commits = ThreadPoolExecutor(max_workers=self.query.tasks, thread_name_prefix=f"commit-{self.query.name}")
         self._log = log.bind(pipeline=deployed.pipeline, query=self.query.name)
@@ -173,11 +174,11 @@ class QueryDriver:
         starts = {topic: {str(r.partition): r.start for r in planned.ranges}}
         ends = {topic: {str(r.partition): r.end for r in planned.ranges}}
         options = kafka_options(self._kafka.bootstrap_servers, topic, self._kafka.client)
+        # Only the partitions that were planned: there may be more by now, and the plan has none of their records.
+        del options["subscribe"]
+        options["assign"] = json.dumps({topic: [r.partition for r in planned.ranges]})
         reader = self._session.read.format("kafka").options(**options)
-        reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
-        frame: DataFrame = reader.load()
-        # Spark reads partitions that are not named from their beginning; the plan has none of their records.
-        return frame.where(f"partition IN ({', '.join(str(r.partition) for r in planned.ranges)})")
+        return reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends)).load()
 
     def _on_batch(self, frame: DataFrame, spark_batch: int) -> None:
         """Called by Structured Streaming. After `stopping` nothing is done: the records stay for the next driver."""
@@ -332,9 +333,13 @@ class QueryDriver:
         raise Unavailable("driver could not commit to the batches topic", query=self.query.name)
 
     def _report(self, planned: Planned, staged: StagedBatch, seconds: float, commit_seconds: float) -> None:
-        assert self._source is not None
-        ends = self._admin.ends(self._source.name, partitions=self._source.partitions)
-        figures = self._servers.figures(self.query.name)
+        figures: list[dict[str, Any]] = []
+        try:
+            figures = self._servers.figures(self.query.name)
+            self._lag = self._lag_now()
+        except Unavailable as error:
+            # The batch is done; that its figures cannot be had just now is no reason to fail.
+            self._log.warning("figures are incomplete", batch=planned.batch, error=str(error))
         done = BatchDone(
             query=self.query.name,
             batch=planned.batch,
@@ -343,7 +348,7 @@ class QueryDriver:
             changed_keys=sum(result.rows for result in staged.results) - staged.bad_records,
             seconds=seconds,
             commit_seconds=commit_seconds,
-            lag=sum(end - self._ends.get(partition, 0) for partition, end in ends.items()),
+            lag=self._lag,
             state_keys=sum(task.get("keys", 0) for task in figures),
             state_bytes=sum(task.get("bytes", 0) for task in figures),
             offsets={str(r.partition): [r.start, r.end] for r in planned.ranges},
@@ -352,6 +357,11 @@ class QueryDriver:
             "batch done", batch=done.batch, records=done.records, bad=done.bad_records, seconds=round(seconds, 3)
         )
         self._on_done(done)
+
+    def _lag_now(self) -> int:
+        assert self._source is not None
+        ends = self._admin.ends(self._source.name, partitions=self._source.partitions)
+        return sum(end - self._ends.get(partition, 0) for partition, end in ends.items())
 
     # The live stream.
 
