@@ -114,17 +114,23 @@ class PipelineDriver:
             require_unchanged(query, admin)
         self._servers.sweep()
         self._sweep()
-        session = start_session(settings, f"rollforward-{self.name}", self._work)
-        # Spark's context has put a handler of its own in the place of ours.
+        # Spark takes longest to start, and owning and recovering do not need it.
+        with ThreadPoolExecutor(max_workers=1) as starting:
+            spark = starting.submit(start_session, settings, f"rollforward-{self.name}", self._work)
+            for query in deployed:
+                driver = QueryDriver(query, settings, self._servers, self._work, self._done)
+                self._drivers.append(driver)
+                driver.own()
+                self._servers.assign(query.task_specs(settings.states), driver.epoch)
+            self._state = "recovering"
+            self._seen()
+            self._servers.ensure("start")
+            session = spark.result()
+        # Spark's context may have put a handler of its own in the place of ours.
         self.listen()
-        for query in deployed:
-            driver = QueryDriver(query, settings, self._servers, session, self._work, self._done)
-            self._drivers.append(driver)
-            driver.own()
-            self._servers.assign(query.task_specs(settings.states), driver.epoch)
-        self._state = "recovering"
-        self._seen()
-        self._servers.ensure("start")
+        for driver in self._drivers:
+            driver.use(session)
+        log.info("spark is up and the tasks are open", pipeline=self.name)
         with ThreadPoolExecutor(max_workers=len(self._drivers)) as finishing:
             for finished in [finishing.submit(driver.finish_planned) for driver in self._drivers]:
                 finished.result()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -101,18 +102,27 @@ def _may_pass(error: BaseException) -> bool:
     return cause.retriable() or cause.code() in _PASSING
 
 
-def _ask(config: KafkaConfig, what: str, question: Callable[[], Answer], **fields: object) -> Answer:
+def _ask(
+    admin: AdminClient, config: KafkaConfig, what: str, question: Callable[[], Answer], **fields: object
+) -> Answer:
     """The answer of an admin request, asked again within the time limit; then `Unavailable`."""
     again = Retrying(
         retry=retry_if_exception(_may_pass),
         stop=stop_after_delay(config.request_timeout_s),
         wait=wait_exponential_jitter(initial=0.05, max=1.0),
+        before_sleep=lambda _: _refresh(admin),
         reraise=True,
     )
     try:
         return again(question)
     except ck.KafkaException as raised:
         raise _unavailable(what, raised.args[0].str(), config, **fields) from raised
+
+
+def _refresh(admin: AdminClient) -> None:
+    """Fetch the metadata anew: the client repeats a request with the leader epoch it knows, which may be the error."""
+    with suppress(ck.KafkaException):
+        admin.list_topics(timeout=2)
 
 
 class TransactionalProducer:
@@ -372,7 +382,7 @@ def list_offsets(
         )
         return {(where.topic, where.partition): future.result().offset for where, future in futures.items()}
 
-    return _ask(config, "list_offsets", question)
+    return _ask(admin, config, "list_offsets", question)
 
 
 class Admin:
@@ -386,7 +396,9 @@ class Admin:
         """The topics that exist among `names`."""
         if not names:
             return {}
-        return _ask(self._config, "describe_topics", lambda: self._describe(names), topics=", ".join(names))
+        return _ask(
+            self._admin, self._config, "describe_topics", lambda: self._describe(names), topics=", ".join(names)
+        )
 
     def _describe(self, names: Sequence[str]) -> dict[str, Topic]:
         found: dict[str, Topic] = {}
@@ -410,7 +422,7 @@ class Admin:
             entries = self._admin.describe_configs([resource], request_timeout=self._config.request_timeout_s)
             return {name: entry.value for name, entry in entries[resource].result().items()}
 
-        return _ask(self._config, "describe_configs", question, topic=topic)
+        return _ask(self._admin, self._config, "describe_configs", question, topic=topic)
 
     def create(self, name: str, *, partitions: int, settings: Mapping[str, str], replication: int = -1) -> Topic:
         """Create the topic unless it exists. Raises `InvalidConfig` if it exists with other partitions."""

@@ -71,7 +71,6 @@ class QueryDriver:
         deployed: DeployedQuery,
         settings: Settings,
         servers: StoreServers,
-        session: SparkSession,
         work: Path,
         on_done: Callable[[BatchDone], None],
     ) -> None:
@@ -83,7 +82,7 @@ class QueryDriver:
         self._settings = settings
         self._kafka = settings.kafka_config()
         self._servers = servers
-        self._session = session.newSession()
+        self._session: SparkSession | None = None
         self._checkpoint = work / "checkpoints" / self.query.name
         self._on_done = on_done
         self._admin = Admin(self._kafka)
@@ -98,6 +97,16 @@ class QueryDriver:
         self._running = threading.Lock()
         self._commits = ThreadPoolExecutor(max_workers=self.query.tasks, thread_name_prefix=f"commit-{self.query.name}")
         self._log = log.bind(pipeline=deployed.pipeline, query=self.query.name)
+
+    def use(self, session: SparkSession) -> None:
+        """Compute in a session of the query's own, made from this one. Owning and recovering need none."""
+        self._session = session.newSession()
+
+    @property
+    def session(self) -> SparkSession:
+        """The query's session."""
+        assert self._session is not None
+        return self._session
 
     # 1 Own.
 
@@ -177,7 +186,7 @@ class QueryDriver:
         # Only the partitions that were planned: there may be more by now, and the plan has none of their records.
         del options["subscribe"]
         options["assign"] = json.dumps({topic: [r.partition for r in planned.ranges]})
-        reader = self._session.read.format("kafka").options(**options)
+        reader = self.session.read.format("kafka").options(**options)
         return reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends)).load()
 
     def _on_batch(self, frame: DataFrame, spark_batch: int) -> None:
@@ -256,6 +265,9 @@ class QueryDriver:
                     ) from error
                 self._servers.ensure(f"batch {planned.batch} failed: {cause}", only=self.query.name)
         self._finish(planned)
+        if any(task["state"] != "running" for task in self._figures()):
+            # The batch is committed; a task that could not apply it recovers now, not when the next batch comes.
+            self._servers.ensure(f"batch {planned.batch} was not applied", only=self.query.name)
         self._report(planned, staged, time.monotonic() - started, commit_seconds)
 
     def _stage(self, query: Query, planned: Planned, frame: DataFrame) -> StagedBatch:
@@ -264,7 +276,9 @@ class QueryDriver:
         if job is None:
             job = self._jobs[planned.plan] = BatchJob(query)
         exchange = Exchange(query.name, planned.batch, self._servers.sockets(query.name))
+        self._log.info("staging", batch=planned.batch)
         staged = job.run(frame, exchange)
+        self._log.info("staged", batch=planned.batch, records=staged.records)
         reach("driver.job-done")
         return staged
 
@@ -333,13 +347,12 @@ class QueryDriver:
         raise Unavailable("driver could not commit to the batches topic", query=self.query.name)
 
     def _report(self, planned: Planned, staged: StagedBatch, seconds: float, commit_seconds: float) -> None:
-        figures: list[dict[str, Any]] = []
+        figures = self._figures()
         try:
-            figures = self._servers.figures(self.query.name)
             self._lag = self._lag_now()
         except Unavailable as error:
-            # The batch is done; that its figures cannot be had just now is no reason to fail.
-            self._log.warning("figures are incomplete", batch=planned.batch, error=str(error))
+            # The batch is done; that its lag cannot be had just now is no reason to fail.
+            self._log.warning("lag is not known", batch=planned.batch, error=str(error))
         done = BatchDone(
             query=self.query.name,
             batch=planned.batch,
@@ -357,6 +370,14 @@ class QueryDriver:
             "batch done", batch=done.batch, records=done.records, bad=done.bad_records, seconds=round(seconds, 3)
         )
         self._on_done(done)
+
+    def _figures(self) -> list[dict[str, Any]]:
+        try:
+            return self._servers.figures(self.query.name)
+        except Unavailable as error:
+            # A server that has died meanwhile is replaced by the next batch.
+            self._log.warning("figures are incomplete", error=str(error))
+            return []
 
     def _lag_now(self) -> int:
         assert self._source is not None
@@ -376,7 +397,7 @@ class QueryDriver:
         options = kafka_options(self._kafka.bootstrap_servers, self._source.name, self._kafka.client)
         starting = {self._source.name: {str(p): self._ends.get(p, 0) for p in begins}}
         frame = (
-            self._session.readStream.format("kafka")
+            self.session.readStream.format("kafka")
             .options(**options)
             .option("startingOffsets", json.dumps(starting))
             .option("maxOffsetsPerTrigger", self._settings.max_records_per_batch)
