@@ -48,11 +48,13 @@ lint: setup ## check style, format and the direction of imports
 types: setup ## check types
 	@$(BIN)/mypy
 
-screenshots: setup ## take the pictures of the Dagster pages in docs/
-	@$(BIN)/python -m tests.screenshots
+screenshots: setup ## run the demo and take the pictures of the Dagster pages in docs/images
+	@$(BIN)/rollforward demo --keep
+	@$(BIN)/python -m ops.dagster.screenshots flights docs/images --home .rollforward-demo
+	@ROLLFORWARD_HOME=.rollforward-demo $(BIN)/rollforward down --wipe
 
 lock: setup ## pin the packages in requirements.lock (newest versions: make lock LOCK=--upgrade)
-	@$(UV) pip compile pyproject.toml --group dev --python-version 3.11 --universal --generate-hashes --no-header \
+	@$(UV) pip compile pyproject.toml --group dev --python-version 3.11 --generate-hashes --no-header \
 		--no-annotate --no-emit-index-url --quiet $(LOCK) --output-file requirements.lock
 	@echo "requirements.lock is new: make setup installs it"
 

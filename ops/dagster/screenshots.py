@@ -1,6 +1,6 @@
 """Pictures of the user interface for the documentation: the asset graph, and a store with its figures over time.
 
-    python -m ops.dagster.screenshots <dagster url> <pipeline> [<folder>]
+    python -m ops.dagster.screenshots <pipeline> [<folder>] (--home <data folder of the local stack> | --url <dagster url>)
 
 Playwright drives the Chromium of the system; it downloads no browser.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from infra.errors import InfraError
+from infra.stack import Stack
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -112,12 +113,17 @@ def _settle(page: Page) -> None:
 def main() -> int:
     """Entry point; 0 if all pictures were taken."""
     parser = argparse.ArgumentParser(prog="screenshots", description="Pictures of Dagster for the documentation.")
-    parser.add_argument("dagster_url")
     parser.add_argument("pipeline")
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--home", type=Path, help="data folder of a running local stack")
+    where.add_argument("--url", help="address of a running Dagster webserver")
     arguments = parser.parse_args()
     try:
-        for picture in take_screenshots(arguments.dagster_url, arguments.pipeline, arguments.folder):
+        url = arguments.url or Stack(arguments.home).status().dagster_url
+        if url is None:
+            raise InfraError("dagster does not run", home=arguments.home, hint="start it with `rollforward up`")
+        for picture in take_screenshots(url, arguments.pipeline, arguments.folder):
             print(picture)
     except InfraError as error:
         print(error, file=sys.stderr)
