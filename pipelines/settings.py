@@ -26,7 +26,9 @@ class Settings(BaseSettings):
 
     home: Path = Field(Path(".rollforward"), description="data folder of the local stack, states, logs and metastore")
     bootstrap_servers: str = Field("", description="Kafka; empty: the local stack's broker")
-    kafka: dict[str, str] = Field({}, description="librdkafka settings for every client, e.g. security.protocol")
+    kafka: dict[str, str] = Field(
+        {}, repr=False, description="librdkafka settings for every client, e.g. security.protocol"
+    )
     state_dir: Path | None = Field(None, description="local stores; default: <home>/state")
     metastore_url: str = Field("", description="SQLAlchemy URL; default: sqlite in <home>")
     spark_master: str = Field("local[2]", description="Spark master; local[n] with n no larger than the cores")

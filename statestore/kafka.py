@@ -126,17 +126,27 @@ def _refresh(admin: AdminClient) -> None:
 
 
 class TransactionalProducer:
-    """One `transactional.id`. `init` fences every older producer of the same id and aborts its open transaction."""
+    """One `transactional.id`. `init` fences every older producer of the same id and aborts its open transaction.
 
-    def __init__(self, config: KafkaConfig, transactional_id: str) -> None:
+    With `transactions` off it only queues and delivers, without fencing and without atomicity: for comparison.
+    """
+
+    def __init__(self, config: KafkaConfig, transactional_id: str, *, transactions: bool = True) -> None:
         self.transactional_id = transactional_id
+        self._transactions = transactions
         self._config = config
         self._last_error: str | None = None
         self._producer = ck.Producer(
             {
                 **_client(config),
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": config.transaction_timeout_ms,
+                **(
+                    {
+                        "transactional.id": transactional_id,
+                        "transaction.timeout.ms": config.transaction_timeout_ms,
+                    }
+                    if transactions
+                    else {"enable.idempotence": True}
+                ),
                 "acks": "all",
                 "partitioner": "murmur2_random",
                 "allow.auto.create.topics": False,
@@ -180,11 +190,13 @@ class TransactionalProducer:
 
     def init(self) -> None:
         """Take the id over: returns when no older transaction of it is open any more."""
-        self._bounded("init_transactions", self._producer.init_transactions)
+        if self._transactions:
+            self._bounded("init_transactions", self._producer.init_transactions)
 
     def begin(self) -> None:
         """Begin a transaction."""
-        self._bounded("begin_transaction", lambda _: self._producer.begin_transaction())
+        if self._transactions:
+            self._bounded("begin_transaction", lambda _: self._producer.begin_transaction())
 
     def produce(
         self,
@@ -264,12 +276,16 @@ class TransactionalProducer:
 
     def commit(self) -> None:
         """Commit. `Unavailable` leaves the outcome unknown: only a new producer of the same id can tell."""
-        self._bounded("commit_transaction", self._producer.commit_transaction)
+        if self._transactions:
+            self._bounded("commit_transaction", self._producer.commit_transaction)
+        else:
+            self.flush()
 
     def abort(self) -> None:
         """Abort the open transaction, dropping what was queued."""
         self._producer.purge()
-        self._bounded("abort_transaction", self._producer.abort_transaction)
+        if self._transactions:
+            self._bounded("abort_transaction", self._producer.abort_transaction)
 
     def close(self) -> None:
         """Forget the producer without waiting for Kafka. An open transaction is left to the next owner's `init`."""

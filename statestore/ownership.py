@@ -26,11 +26,13 @@ def require_newest(log: BatchesLog, epoch: int, who: str) -> None:
         )
 
 
-def own(config: KafkaConfig, transactional_id: str, log: BatchesLog, epoch: int) -> TransactionalProducer:
+def own(
+    config: KafkaConfig, transactional_id: str, log: BatchesLog, epoch: int, *, transactions: bool = True
+) -> TransactionalProducer:
     """A producer that holds the id, every older transaction of it finished. Raises `Fenced`."""
     require_newest(log, epoch, transactional_id)
     reach("own.before-init")
-    producer = TransactionalProducer(config, transactional_id)
+    producer = TransactionalProducer(config, transactional_id, transactions=transactions)
     producer.init()
     reach("own.after-init")
     require_newest(log, epoch, transactional_id)

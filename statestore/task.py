@@ -91,7 +91,9 @@ class Task:
         with self._lock:
             started = time.monotonic()
             self._release()
-            self._producer = own(self._kafka, self.spec.transactional_id, self._batches, self.epoch)
+            self._producer = own(
+                self._kafka, self.spec.transactional_id, self._batches, self.epoch, transactions=self._transactions
+            )
             self._position = self._batches.position(self.spec.number)
             found, database = self._look()
             plan = plan_recovery(self.spec, found)
@@ -248,7 +250,7 @@ class Task:
         producer, spec = self._producer, self.spec
         # 4.1 The transaction begins now, so it lasts as long as sending takes.
         reach("commit.before-begin")
-        producer.begin() if self._transactions else None
+        producer.begin()
         reach("commit.begun")
         # 4.2 Everything the batch changed. The changelog's next offset is the one after its last record.
         next_offset = [self._changelog_offset()]
@@ -273,7 +275,7 @@ class Task:
         producer.produce(spec.batches_topic, key=POSITION, value=encode(position), partition=spec.number)
         reach("commit.position-sent")
         # 4.5 From here on the batch exists.
-        producer.commit() if self._transactions else producer.flush()
+        producer.commit()
         return position
 
     def _produce_changelog(self, staged: Staged, next_offset: list[int]) -> None:

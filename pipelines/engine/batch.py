@@ -10,7 +10,7 @@ from pyspark.sql.functions import expr
 
 from pipelines.engine.decode import arrow_type, decoded_ddl, decoder
 from pipelines.engine.exchange import RESULT_DDL, Exchange, reader, writer
-from pipelines.engine.merge import MergeSql
+from pipelines.engine.merge import STORED, MergeSql
 from pipelines.plan import Query
 
 # What every source frame must have, in this order; `decode` reads by place.
@@ -79,14 +79,15 @@ class BatchJob:
         decoded = records.selectExpr(*SOURCE_COLUMNS).mapInArrow(decode, decoded_ddl(self.query.source))
         grouped = self._grouped(decoded)
         parts = self._sql.parts
-        old = ", ".join(f"`S{part.name}` {part.type}" for part in parts)
+        old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in parts)
         known = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in grouped.schema.fields)
         read = grouped.mapInArrow(
             reader(exchange, [part.name for part in parts], self._types),
             f"{known}, __token bigint, __old_time bigint, {old}",
         )
-        merged = read.selectExpr(*self._sql.merged()).selectExpr(*self._sql.valued()).selectExpr(*self._sql.emitted())
-        written = merged.mapInArrow(writer(exchange, self._types), RESULT_DDL)
+        for columns in self._sql.steps():
+            read = read.selectExpr(*columns)
+        written = read.mapInArrow(writer(exchange, self._types), RESULT_DDL)
         results = tuple(TaskResult(row.task, row.attempt, row.rows) for row in written.collect())
         return StagedBatch(counts.records.value, counts.bad.value, results)
 

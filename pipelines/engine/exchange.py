@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from pipelines.engine.merge import STORED
 from pipelines.engine.statecodec import StateCodec
 from statestore.client import Reading, StoreClient, Writing
 from statestore.errors import InvariantBroken
@@ -40,7 +41,7 @@ class Exchange:
 
 
 def reader(exchange: Exchange, parts: list[str], types: list[pa.DataType]) -> ArrowFunction:
-    """READ: adds the committed state of each row's key: `__token`, `__old_time` and the parts `S…`.
+    """READ: adds the committed state of each row's key: `__token`, `__old_time` and the stored parts.
 
     A task that has committed the batch already gets no rows on, so it stages and commits nothing.
     """
@@ -63,7 +64,7 @@ def reader(exchange: Exchange, parts: list[str], types: list[pa.DataType]) -> Ar
                 token_column = pa.repeat(pa.scalar(token, pa.int64()), batch.num_rows)
                 yield pa.RecordBatch.from_arrays(
                     [*batch.columns, token_column, times, *columns],
-                    names=[*batch.schema.names, "__token", "__old_time", *(f"S{part}" for part in parts)],
+                    names=[*batch.schema.names, "__token", "__old_time", *(f"{STORED}{part}" for part in parts)],
                 )
             if reading is not None:
                 reading.close()

@@ -1,7 +1,8 @@
 """The SQL of one plan: what Spark computes before READ, and between READ and WRITE.
 
-Every aggregate is one or two mergeable parts: a batch's part is computed before READ (`P…`), the state holds the same
-parts (`S…`), and old and new merge by one expression. What the plan calls `A0` is an expression over merged parts.
+Every aggregate is one or two mergeable parts: a batch's part is computed before READ (`__p_…`), the state holds the
+same parts (`__s_…`), and old and new merge by one expression (`__m_…`). What the plan calls `A0` is a column computed
+from merged parts, or from stored ones where HAVING asks what was. No name of a person's begins with `__`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Part:
     merge: str
 
 
+PARTIAL, STORED, MERGED = "__p_", "__s_", "__m_"
+_HEAD = ("__key", "__dead", "__token", "__old_time")
 _ADD = "CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {old} + {new} END"
 
 
@@ -97,59 +100,48 @@ class MergeSql:
         return [
             "max(ROWTIME) AS __time",
             *keys,
-            *(f"CAST({part.partial} AS {part.type}) AS `P{part.name}`" for part in self.parts),
+            *(f"CAST({part.partial} AS {part.type}) AS `{PARTIAL}{part.name}`" for part in self.parts),
         ]
 
-    def merged(self) -> list[str]:
-        """After READ: old parts `S…` and new parts `P…` become merged parts `M…`."""
-        names = [f"`{key.name}`" for key in self.query.group_by]
-        merges = [
-            f"CAST({part.merge.format(old=f'`S{part.name}`', new=f'`P{part.name}`')} AS {part.type}) AS `M{part.name}`"
-            for part in self.parts
-        ]
+    def steps(self) -> list[list[str]]:
+        """Select lists from READ to WRITE, each over the one before. WRITE takes the columns by place."""
+        had = [self._was_values(), self._was_shown()] if self.query.having else []
+        return [self._merged(), *had, self._values(), self._emitted()]
+
+    def _merged(self) -> list[str]:
+        merges = []
+        for part in self.parts:
+            merged = part.merge.format(old=f"`{STORED}{part.name}`", new=f"`{PARTIAL}{part.name}`")
+            merges.append(f"CAST({merged} AS {part.type}) AS `{MERGED}{part.name}`")
         time = "CASE WHEN __old_time IS NULL THEN __time ELSE greatest(__old_time, __time) END AS __time"
-        old = [f"`S{part.name}`" for part in self.parts] if self.query.having else []
-        return ["__key", "__dead", "__token", "__old_time", time, *names, *old, *merges]
+        stored = [f"`{STORED}{part.name}`" for part in self.parts]
+        return [*_HEAD, time, *self._group_names(), *stored, *merges]
 
-    def _named(self, prefix: str, name: str) -> str:
-        keys = ", ".join(f"'{key.name}', `{key.name}`" for key in self.query.group_by)
-        values = ", ".join(f"'{a.name}', {_value(a, prefix)}" for a in self.query.aggregates)
-        return f"named_struct({keys}, {values}) AS {name}"
+    def _was_values(self) -> list[str]:
+        return ["*", *(f"{_value(a, STORED)} AS `{a.name}`" for a in self.query.aggregates)]
 
-    def valued(self) -> list[str]:
-        """The plan's own names: a struct `now` and, where HAVING asks whether a key was in the result, `was`."""
-        parts = [f"`M{part.name}`" for part in self.parts]
-        was = [self._named("S", "was")] if self.query.having else []
-        return ["__key", "__dead", "__token", "__time", "__old_time", *parts, self._named("M", "now"), *was]
+    def _was_shown(self) -> list[str]:
+        was = f"__old_time IS NOT NULL AND coalesce({self.query.having}, false) AS __was"
+        return [*_HEAD, "__time", *self._group_names(), *self._merged_names(), was]
 
-    def emitted(self) -> list[str]:
-        """What WRITE gets: key, dead letter, token, time, what to emit, the result's value, and the state's parts."""
-        fields = ", ".join(
-            f"{_over('now', out.expression, self._names())} AS `{out.name}`" for out in self.query.outputs
-        )
+    def _values(self) -> list[str]:
+        was = ["__was"] if self.query.having else []
+        values = [f"{_value(a, MERGED)} AS `{a.name}`" for a in self.query.aggregates]
+        return [*_HEAD, "__time", *self._group_names(), *self._merged_names(), *was, *values]
+
+    def _emitted(self) -> list[str]:
+        fields = ", ".join(f"{out.expression} AS `{out.name}`" for out in self.query.outputs)
         value = f"CAST(to_json(struct({fields}), map('ignoreNullFields', 'false')) AS BINARY)"
         emit, shown = "1", "true"
         if self.query.having:
-            shown = f"coalesce({_over('now', self.query.having, self._names())}, false)"
-            had = f"(__old_time IS NOT NULL AND coalesce({_over('was', self.query.having, self._names())}, false))"
-            emit = f"CASE WHEN {shown} THEN 1 WHEN {had} THEN 2 ELSE 0 END"
-        parts = [f"`M{part.name}`" for part in self.parts]
-        return [
-            "__key",
-            "__dead",
-            "__token",
-            "__time",
-            f"CAST({emit} AS TINYINT) AS __emit",
-            f"CASE WHEN __dead IS NULL AND {shown} THEN {value} END AS __value",
-            *parts,
-        ]
+            shown = f"coalesce({self.query.having}, false)"
+            emit = f"CASE WHEN {shown} THEN 1 WHEN __was THEN 2 ELSE 0 END"
+        emitted = f"CAST({emit} AS TINYINT) AS __emit"
+        value = f"CASE WHEN __dead IS NULL AND {shown} THEN {value} END AS __value"
+        return ["__key", "__dead", "__token", "__time", emitted, value, *self._merged_names()]
 
-    def _names(self) -> list[str]:
-        return [key.name for key in self.query.group_by] + [a.name for a in self.query.aggregates]
+    def _group_names(self) -> list[str]:
+        return [f"`{key.name}`" for key in self.query.group_by]
 
-
-def _over(struct: str, expression: str, names: list[str]) -> str:
-    """The expression with its columns taken from a struct. Plan expressions back-quote every column."""
-    for name in names:
-        expression = expression.replace(f"`{name}`", f"{struct}.`{name}`")
-    return expression
+    def _merged_names(self) -> list[str]:
+        return [f"`{MERGED}{part.name}`" for part in self.parts]

@@ -85,6 +85,8 @@ class Name:
 
 def read_name(written: str, *, quoted: bool, at: int) -> Name:
     """The name that the characters `written` stand for. Refuses what no name may be."""
+    if written.startswith("__"):
+        raise Refusal(at, "names that begin with __ are the engine's own", "choose another name")
     if quoted:
         if not written or len(written) > NAME_LENGTH_MAX:
             raise Refusal(at, f"a name has 1 to {NAME_LENGTH_MAX} characters")
