@@ -38,6 +38,8 @@ def value(expression: str) -> str:
 STATEMENTS = [
     ("▼", "no query"),
     ("▼" + stream("a INT"), "no query"),
+    (stream("▼__a INT"), "the engine's own"),
+    (stream("▼`__a` INT"), "the engine's own"),
     ("▼CRATE TABLE x;", "expected CREATE, found CRATE"),
     ("▼INSERT INTO s SELECT * FROM t EMIT CHANGES;", "INSERT is not supported"),
     ("▼SELECT a FROM s EMIT CHANGES;", "CREATE TABLE … AS"),
