@@ -109,7 +109,7 @@ def _ask(
     again = Retrying(
         retry=retry_if_exception(_may_pass),
         stop=stop_after_delay(config.request_timeout_s),
-        wait=wait_exponential_jitter(initial=0.05, max=1.0),
+        wait=wait_exponential_jitter(multiplier=0.05, max=1.0),
         before_sleep=lambda _: _refresh(admin),
         reraise=True,
     )
