@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -123,3 +124,53 @@ def test_raw_is_kept_where_a_group_key_may_be_null() -> None:
     rows = decode([b'{"a":1}', b'{"x":1}'], raw_if_null=("A",))
     assert [False, True] == [row["__raw"] is not None for row in rows]
     assert all(row["__raw"] is not None for row in decode([b'{"a":1}'], raw_if_null=None))
+
+
+MONEY = Source(
+    "M",
+    "m",
+    "json",
+    (
+        Column("PRICE", "price", "decimal(12,2)"),
+        Column("N", "n", "int"),
+        Column("X", "x", "double"),
+        Column("OK", "ok", "boolean"),
+        Column("T", "t", "string"),
+    ),
+)
+
+
+def money(values: list[bytes]) -> list[dict]:
+    (rows,) = decoder(MONEY, (), lambda _records, _bad: None)([records(list(values))])
+    return rows.to_pylist()
+
+
+@pytest.mark.parametrize("price", ["12.34", "12", "-0.1", '"12.34"', "9999999999.99", "1e3"])
+def test_decimals_keep_every_digit(price: str) -> None:
+    (row,) = money([b'{"price":%s,"n":1,"x":2,"ok":true,"t":"a"}' % price.encode()])
+    assert row["__error"] is None
+    assert Decimal(price.strip('"')) == row["PRICE"]
+    assert (1, 2.0, True, "a") == (row["N"], row["X"], row["OK"], row["T"])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"price":1.234}',
+        b'{"price":99999999999}',
+        b'{"price":true}',
+        b'{"price":"x"}',
+        b'{"price":NaN}',
+        b'{"price":1,"n":1.5}',
+        b'{"price":1,"n":99999999999}',
+        b'{"price":1,"n":true}',
+        b'{"price":1,"t":1}',
+        b'{"price":1,"ok":1}',
+        b'{"price":1,"price":2}',
+        b'{"price":1}{"price":2}',
+    ],
+)
+def test_records_that_do_not_fit_beside_decimals_are_errors(bad: bytes) -> None:
+    rows = money([b'{"price":1.5}', bad, b'{"price":2.5}'])
+    assert [Decimal("1.50"), None, Decimal("2.50")] == [row["PRICE"] for row in rows]
+    assert [False, True, False] == [row["__error"] is not None for row in rows]
