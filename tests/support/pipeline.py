@@ -49,7 +49,7 @@ class PipelineUnderTest:
         """Run a driver over what is present; gives its exit code."""
         return self.start(until_end=True).wait(timeout_s)
 
-    def await_(self, what: str, condition: Callable[[], bool], timeout_s: float = 120) -> None:
+    def await_(self, what: str, condition: Callable[[], bool], timeout_s: float = 240) -> None:
         """Wait for a condition, restarting the driver whenever it has died."""
         deadline = time.monotonic() + timeout_s
         while not condition():
