@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from statestore.config import KafkaConfig
-from statestore.errors import InvalidConfig, InvariantBroken, RollforwardError, Unavailable
+from statestore.errors import InvalidConfig, RollforwardError, Unavailable
 
 Headers = list[tuple[str, bytes]]
 Answer = TypeVar("Answer")
@@ -498,11 +498,3 @@ class Admin:
             self._admin.list_topics(timeout=min(10.0, self._config.request_timeout_s))
         except ck.KafkaException as raised:
             raise _unavailable("metadata", raised.args[0].str(), self._config) from raised
-
-
-def require(topics: Mapping[str, Topic], name: str) -> Topic:
-    """The topic of that name; its absence is a bug of the caller."""
-    try:
-        return topics[name]
-    except KeyError:
-        raise InvariantBroken("topic was not described", topic=name) from None

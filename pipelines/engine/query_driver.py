@@ -265,10 +265,12 @@ class QueryDriver:
                     ) from error
                 self._servers.ensure(f"batch {planned.batch} failed: {cause}", only=self.query.name)
         self._finish(planned)
-        if any(task["state"] != "running" for task in self._figures()):
+        figures = self._figures()
+        if any(task["state"] != "running" for task in figures):
             # The batch is committed; a task that could not apply it recovers now, not when the next batch comes.
             self._servers.ensure(f"batch {planned.batch} was not applied", only=self.query.name)
-        self._report(planned, staged, time.monotonic() - started, commit_seconds)
+            figures = self._figures()
+        self._report(planned, staged, figures, time.monotonic() - started, commit_seconds)
 
     def _stage(self, query: Query, planned: Planned, frame: DataFrame) -> StagedBatch:
         """3 Stage."""
@@ -346,8 +348,14 @@ class QueryDriver:
                 require_newest(self._log_reader, self.epoch, self.query.name)
         raise Unavailable("driver could not commit to the batches topic", query=self.query.name)
 
-    def _report(self, planned: Planned, staged: StagedBatch, seconds: float, commit_seconds: float) -> None:
-        figures = self._figures()
+    def _report(
+        self,
+        planned: Planned,
+        staged: StagedBatch,
+        figures: list[dict[str, Any]],
+        seconds: float,
+        commit_seconds: float,
+    ) -> None:
         try:
             self._lag = self._lag_now()
         except Unavailable as error:
