@@ -36,6 +36,7 @@ class Settings(BaseSettings):
     spark_driver_memory: str = Field("1g", description="heap of the driver's JVM")
     java_home: Path | None = Field(None, description="Java 17 or newer; default: found by itself")
     connector_jars: str = Field("", description="class path of Spark's Kafka connector; default: resolved by itself")
+    class_archive: Path | None = Field(None, description="the JVM's class archive; default: made at the first start")
     store_servers: Annotated[int, Field(ge=1, le=64)] = Field(2, description="store server processes; one per core")
     tasks: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="state partitions of a new query")
     replication_factor: int = Field(-1, description="of topics that deploy creates; -1: the broker's default")

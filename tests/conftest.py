@@ -44,9 +44,10 @@ def settings(tmp_path: Path, kafka: str, connector: Settings) -> Settings:
         kafka,
         java_home=connector.java_home,
         connector_jars=connector.connector_jars,
+        class_archive=connector.class_archive,
         batch_interval_s=0.2,
         # Tests start many short drivers: the quick compiler alone halves the CPU of a start.
-        spark_conf={"spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+        spark_conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark import Accumulator
@@ -9,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
 from pipelines.engine.decode import arrow_type, decoded_ddl, decoder
-from pipelines.engine.exchange import RESULT_DDL, Exchange, reader, writer
+from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, reader, writer
 from pipelines.engine.merge import STORED, MergeSql
 from pipelines.plan import Query
 
@@ -61,7 +62,7 @@ class BatchJob:
     def __init__(self, query: Query) -> None:
         self.query = query
         self._sql = MergeSql(query)
-        self._types = [arrow_type(part.type) for part in self._sql.parts]
+        self.types = [arrow_type(part.type) for part in self._sql.parts]
 
     def _grouped(self, decoded: DataFrame) -> DataFrame:
         key, dead = self._sql.keyed()
@@ -69,26 +70,30 @@ class BatchJob:
         aggregates = self._sql.grouped()
         return keyed.groupBy("__key", "__dead").agg(*(expr(text) for text in aggregates))
 
-    def run(self, records: DataFrame, exchange: Exchange) -> StagedBatch:
-        """Stage the batch. Raises what Spark raises; then nothing may be committed."""
-        session = records.sparkSession
+    def frame(
+        self, records: DataFrame, *, count: Callable[[int, int], None], read: ArrowFunction, write: ArrowFunction
+    ) -> DataFrame:
+        """The whole batch as one frame: decode, aggregate and shuffle, READ, merge, WRITE. Nothing runs yet."""
         # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.
-        session.conf.set("spark.sql.shuffle.partitions", self.query.tasks)
-        counts = Counts(*(session.sparkContext.accumulator(0) for _ in range(2)))
-        decode = decoder(self.query.source, _plain_columns(self.query), counts.add)
+        records.sparkSession.conf.set("spark.sql.shuffle.partitions", self.query.tasks)
+        decode = decoder(self.query.source, _plain_columns(self.query), count)
         decoded = records.selectExpr(*SOURCE_COLUMNS).mapInArrow(decode, decoded_ddl(self.query.source))
         grouped = self._grouped(decoded)
-        parts = self._sql.parts
-        old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in parts)
+        old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in self._sql.parts)
         known = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in grouped.schema.fields)
-        read = grouped.mapInArrow(
-            reader(exchange, [part.name for part in parts], self._types),
-            f"{known}, __token bigint, __old_time bigint, {old}",
-        )
+        merged = grouped.mapInArrow(read, f"{known}, __token bigint, __old_time bigint, {old}")
         for columns in self._sql.steps():
-            read = read.selectExpr(*columns)
-        written = read.mapInArrow(writer(exchange, self._types), RESULT_DDL)
-        results = tuple(TaskResult(row.task, row.attempt, row.rows) for row in written.collect())
+            merged = merged.selectExpr(*columns)
+        return merged.mapInArrow(write, RESULT_DDL)
+
+    def run(self, records: DataFrame, exchange: Exchange) -> StagedBatch:
+        """Stage the batch. Raises what Spark raises; then nothing may be committed."""
+        context = records.sparkSession.sparkContext
+        counts = Counts(*(context.accumulator(0) for _ in range(2)))
+        names = [part.name for part in self._sql.parts]
+        read, write = reader(exchange, names, self.types), writer(exchange, self.types)
+        rows = self.frame(records, count=counts.add, read=read, write=write).collect()
+        results = tuple(TaskResult(row.task, row.attempt, row.rows) for row in rows)
         return StagedBatch(counts.records.value, counts.bad.value, results)
 
 

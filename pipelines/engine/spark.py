@@ -32,7 +32,8 @@ JIT = (
 def _conf(settings: Settings, work: Path) -> dict[str, str]:
     return {
         # Stopping a query in the middle of a Python callback overflows a default stack and kills the thread silently.
-        "spark.driver.extraJavaOptions": f"-Xss8m {JIT} -Dderby.system.home={work}",
+        # The default options: `spark_conf` may add extraJavaOptions without losing these.
+        "spark.driver.defaultJavaOptions": f"-Xss8m {JIT} {_shared_classes(settings)} -Dderby.system.home={work}",
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.extraClassPath": settings.connector_jars,
         "spark.executor.extraClassPath": settings.connector_jars,
@@ -63,6 +64,13 @@ def _conf(settings: Settings, work: Path) -> dict[str, str]:
         "spark.shuffle.compress": "false",
         **settings.spark_conf,
     }
+
+
+def _shared_classes(settings: Settings) -> str:
+    """Options that use the class archive; without one the JVM goes on as if none were named."""
+    if settings.class_archive is None:
+        return ""
+    return f"-XX:SharedArchiveFile={settings.class_archive} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def start_session(settings: Settings, app: str, work: Path) -> SparkSession:

@@ -25,7 +25,7 @@ from pipelines.settings import Settings
 from tests.support.feed import SQL, create_topic
 from tests.support.pipeline import PipelineUnderTest, settings_for
 
-WARM_UP_BATCHES = 3
+WARM_UP_BATCHES = 4
 
 
 def fill(bootstrap: str, topic: str, *, records: int, keys: int) -> None:
@@ -108,8 +108,8 @@ def measure(settings: Settings, topic: str, name: str, records: int) -> dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench")
-    parser.add_argument("--records", type=int, default=6_000_000)
-    parser.add_argument("--batch", type=int, default=500_000, help="records a batch at most")
+    parser.add_argument("--records", type=int, default=10_000_000)
+    parser.add_argument("--batch", type=int, default=1_000_000, help="records a batch at most")
     parser.add_argument("--keys", type=int, nargs="+", default=[10_000, 500_000])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.json"))

@@ -44,12 +44,13 @@ def test_a_row_that_fails_commits_nothing_of_its_batch(deploy: Start, feed: Feed
     feed.send(4_000)
     assert pipeline.run_until_end() == 4
     row = pipeline.registry.driver(pipeline.name)
-    assert row is not None and (row.state, "poison" in row.error) == ("failed", True)
+    assert row is not None and row.state == "failed"
     committed = [len(read_topic(feed.bootstrap, f"{feed.topic}-{name}")) for name in ("totals", "totals-changelog")]
     if canary:
         # A worker took the failure upstream for the end of its input; the bug committed what it had until then.
         assert committed != [0, 0]
     else:
+        assert "poison" in row.error
         assert committed == [0, 0]
 
 
