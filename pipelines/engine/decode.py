@@ -77,16 +77,21 @@ def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable
             for key in keys:
                 columns[key.name], errors = _decode_key(batch.column(0), key, errors)
             count(batch.num_rows, len(errors) - errors.null_count)
-            wanted = _needs_raw(columns, errors, raw_if_null)
-            raw = pa.StructArray.from_arrays(
-                [_only(batch.column(i), wanted) for i in (2, 3, 4, 5, 0, 1)], fields=list(RAW), mask=pc.invert(wanted)
-            )
+            raw = _raw(batch, _needs_raw(columns, errors, raw_if_null))
             yield pa.RecordBatch.from_arrays(
                 [*(columns[name] for name in names), batch.column(5), errors, raw],
                 names=[*names, "ROWTIME", "__error", "__raw"],
             )
 
     return decode
+
+
+def _raw(batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.Array:
+    """The records as they were read where they are wanted, which is mostly nowhere."""
+    if not wanted.true_count:
+        return pa.nulls(batch.num_rows, RAW)
+    columns = [_only(batch.column(i), wanted) for i in (2, 3, 4, 5, 0, 1)]
+    return pa.StructArray.from_arrays(columns, fields=list(RAW), mask=pc.invert(wanted))
 
 
 def _only(column: pa.Array, wanted: pa.BooleanArray) -> pa.Array:
@@ -182,7 +187,7 @@ def _exact(value: object, kind: pa.DataType) -> object:
 def _decode_values(values: pa.BinaryArray, fields: _Fields) -> tuple[list[pa.Array], pa.Array]:
     """Columns and errors, each of the length of `values`."""
     count = len(values)
-    errors: list[str | None] = [None] * count
+    errors: dict[int, str] = {}
     pieces: list[list[pa.Array]] = []
     if values.null_count == 0:
         _decode_block(values, 0, fields, pieces, errors)
@@ -202,11 +207,13 @@ def _decode_values(values: pa.BinaryArray, fields: _Fields) -> tuple[list[pa.Arr
         if pieces
         else [pa.array([], kind) for kind in fields.types]
     )
-    return columns, pa.array(errors, pa.string())
+    if not errors:
+        return columns, pa.nulls(count, pa.string())
+    return columns, pa.array([errors.get(row) for row in range(count)], pa.string())
 
 
 def _decode_block(
-    values: pa.BinaryArray, first: int, fields: _Fields, pieces: list[list[pa.Array]], errors: list[str | None]
+    values: pa.BinaryArray, first: int, fields: _Fields, pieces: list[list[pa.Array]], errors: dict[int, str]
 ) -> None:
     """Append the block's columns to `pieces`; row numbers of `errors` begin at `first`."""
     count = len(values)
@@ -233,18 +240,41 @@ def _decode_block(
 
 def _joined(values: pa.BinaryArray) -> bytes | None:
     """The values as lines; None if some value cannot be one object on one line."""
+    text = _lines(values)
+    if _one_object_a_line(text, len(values)):
+        return text if text.isascii() or _is_utf8(text) else None
+    if not _is_utf8(text):
+        return None
+    # Outside of strings a line break is white space, and inside of them JSON forbids it.
+    texts = pc.utf8_trim_whitespace(pc.replace_substring_regex(values.cast(pa.string()), r"[\n\r]", " "))
+    text = _lines(texts.cast(pa.binary()))
+    return text if _one_object_a_line(text, len(values)) else None
+
+
+def _lines(values: pa.BinaryArray) -> bytes:
+    whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    return pc.binary_join(whole, b"\n")[0].as_py()  # type: ignore[no-any-return]
+
+
+def _one_object_a_line(text: bytes, count: int) -> bool:
+    """Whether there are `count` lines, each from `{` to `}`: then no line break is a value's own."""
+    breaks = count - 1
+    return (
+        text.count(b"\n") == breaks
+        and text.count(b"}\n{") == breaks
+        and text.startswith(b"{")
+        and text.endswith(b"}")
+        and b"\r" not in text
+        and b"\0" not in text
+    )
+
+
+def _is_utf8(text: bytes) -> bool:
     try:
-        texts = values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return None
-    if pc.any(pc.match_substring_regex(texts, r"[\n\r\x00]|^\s|\s$")).as_py():
-        # Outside of strings a line break is white space, and inside of them JSON forbids it.
-        texts = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, r"[\n\r]", " "))
-    ends = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
-    if not pc.all(ends).as_py():
-        return None
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
-    return joined.cast(pa.binary())[0].as_py()  # type: ignore[no-any-return]
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _decode_key(keys: pa.BinaryArray, column: Column, errors: pa.Array) -> tuple[pa.Array, pa.Array]:
