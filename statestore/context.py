@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from statestore.position import Position
 from statestore.spaces.base import Changes
-from statestore.store import TransactionalMechanism
+from statestore.store import StateStore, TransactionalMechanism
 from statestore.transactions.base import Transaction
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -39,21 +39,38 @@ class ChangelogRecord:
 class StoreVersion:
     """What a commit says about its store, kept beside the data and written in the same step.
 
+    layout: which kind wrote the data, and in which form; empty for a store that was never opened.
     offset: the changelog's next offset to read; None without changelog or when the version is unknown.
     stream_time_ms: the highest record time that the store has seen; -1 before the first.
     position: per input topic and partition, the offset of the newest record whose effect is in the store.
+    running: a store that is not transactional is, or was when its process died, being written under exactly-once, so
+        its content belongs to no commit.
     """
 
+    layout: str = ""
     offset: int | None = None
     topic_id: str = ""
     stream_time_ms: int = -1
     position: Position = field(default_factory=Position)
+    running: bool = False
 
 
 class StoreContext(ABC):
-    """The task around a store: one per task, shared by its stores. `record` is set before each input record."""
+    """The task around a store: one per task, shared by its stores.
+
+    record: set before each input record.
+    exactly_once: whether content that may belong to no commit is refused (`TaskCorrupted`) rather than used.
+    positions_in_changelog: whether changelog records carry the store's position in headers, as Kafka Streams writes
+        them with its consistency vectors switched on.
+    """
 
     record: RecordContext | None = None
+    exactly_once: bool = True
+    positions_in_changelog: bool = False
+
+    @abstractmethod
+    def register(self, store: StateStore) -> None:
+        """Take a store into the task. Raises `ValueError` if another open one has its name."""
 
     @abstractmethod
     def transaction(self, store: str, mechanism: TransactionalMechanism | None, *, persistent: bool) -> Transaction:

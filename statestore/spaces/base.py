@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 
+from statestore.ranges import Range
 from statestore.store import Entry
 
 Change = tuple[bytes, bytes | None]
@@ -39,7 +40,7 @@ class Base(ABC):
 
     @abstractmethod
     def drop(self, space: str) -> None:
-        """Delete a space and its content. Harmless if it does not exist. Scans under way may end early."""
+        """Delete a space and its content. Harmless if it does not exist. Scans under way keep their view."""
 
     @abstractmethod
     def get(self, space: str, key: bytes) -> bytes | None:
@@ -62,8 +63,18 @@ class Base(ABC):
         """Entries with `lower` <= key <= `upper` in key order, as they are at the call; None leaves an end open."""
 
     @abstractmethod
-    def write(self, changes: Mapping[str, Changes]) -> None:
-        """Apply all changes, of all spaces, in one atomic step. None deletes. Creates spaces that do not exist."""
+    def write(
+        self,
+        changes: Mapping[str, Changes],
+        deleted: Mapping[str, Iterable[Range]] | None = None,
+        *,
+        sync: bool = False,
+    ) -> None:
+        """Apply all changes, of all spaces, in one atomic step. None deletes. Creates spaces that do not exist.
+
+        `deleted` are ranges of keys, deleted before the changes are applied. `sync` returns when the disk has it,
+        and all that was written before.
+        """
 
     @abstractmethod
     def estimate(self, space: str) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from threading import RLock
 
 from sortedcontainers import SortedDict
 
 from statestore.errors import InvalidStateStore
+from statestore.ranges import Range
 from statestore.spaces.base import Base, Changes
 from statestore.store import Entry
 
@@ -72,8 +73,19 @@ class MemoryBase(Base):
                 raise InvalidStateStore("store was closed under an iterator")
             yield entry
 
-    def write(self, changes: Mapping[str, Changes]) -> None:
+    def write(
+        self,
+        changes: Mapping[str, Changes],
+        deleted: Mapping[str, Iterable[Range]] | None = None,
+        *,
+        sync: bool = False,
+    ) -> None:
         with self._lock:
+            for space, ranges in (deleted or {}).items():
+                entries = self._spaces.setdefault(space, SortedDict())
+                for lower, upper in ranges:
+                    for key in list(entries.irange(lower, upper)):
+                        del entries[key]
             for space, items in changes.items():
                 entries = self._spaces.setdefault(space, SortedDict())
                 for key, value in items:

@@ -8,14 +8,40 @@ step (or in steps that a crash cannot tear apart), and opens the next.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 
-from statestore.spaces.base import Changes
+from statestore.spaces.base import Base, Change, Changes
 from statestore.store import Entry, Isolation
 
 
+def owns(store: str, space: str) -> bool:
+    """Whether `space` belongs to `store`: it has the store's name, or begins with it and a dot."""
+    return space == store or space.startswith(store + ".")
+
+
+def size_of(changes: Sequence[Change]) -> int:
+    """Bytes of keys and values."""
+    return sum(map(len, map(itemgetter(0), changes))) + sum(map(len, filter(None, map(itemgetter(1), changes))))
+
+
 class Transaction(ABC):
-    """Uncommitted changes of one store, over any number of spaces. One writer, any number of readers."""
+    """Uncommitted changes of one store, over any number of spaces. One writer, any number of readers.
+
+    The store's spaces in the base are the one of its name and those that begin with its name and a dot.
+    """
+
+    def __init__(self, store: str, base: Base) -> None:
+        self.store = store
+        self.base = base
+
+    def base_spaces(self) -> list[str]:
+        """The store's committed spaces, sorted."""
+        return [space for space in self.base.spaces() if owns(self.store, space)]
+
+    def restore(self, changes: Mapping[str, Changes]) -> None:
+        """Write committed data that comes from the changelog: one atomic step, past the open transaction."""
+        self.base.write(changes)
 
     @property
     @abstractmethod
@@ -30,6 +56,12 @@ class Transaction(ABC):
     @abstractmethod
     def get(self, space: str, key: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes | None:
         """The value of one key at that isolation."""
+
+    @abstractmethod
+    def get_many(
+        self, space: str, keys: list[bytes], isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> list[bytes | None]:
+        """Values of the keys at that isolation, in their order."""
 
     @abstractmethod
     def put(self, space: str, key: bytes, value: bytes | None) -> None:
