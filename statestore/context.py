@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
+from statestore.metrics import Metrics
 from statestore.position import Position
 from statestore.spaces.base import Changes
 from statestore.store import StateStore, TransactionalMechanism
@@ -58,15 +59,21 @@ class StoreVersion:
 class StoreContext(ABC):
     """The task around a store: one per task, shared by its stores.
 
+    metrics: where stores count and time what they do.
     record: set before each input record.
     exactly_once: whether content that may belong to no commit is refused (`TaskCorrupted`) rather than used.
     positions_in_changelog: whether changelog records carry the store's position in headers, as Kafka Streams writes
         them with its consistency vectors switched on.
     """
 
+    metrics: Metrics
     record: RecordContext | None = None
     exactly_once: bool = True
     positions_in_changelog: bool = False
+
+    def count(self, metric: str, store: str, amount: float = 1.0) -> None:
+        """An event of a store, named as Kafka Streams names its total (`dropped-records-total`)."""
+        self.metrics.count(metric, store, amount)
 
     @abstractmethod
     def register(self, store: StateStore) -> None:
@@ -87,7 +94,3 @@ class StoreContext(ABC):
     @abstractmethod
     def log(self, record: ChangelogRecord) -> None:
         """Send one record to the store's changelog, inside the open Kafka transaction."""
-
-    @abstractmethod
-    def count(self, metric: str, store: str, amount: float = 1.0) -> None:
-        """Add to a counter, named as Kafka Streams names it."""

@@ -110,7 +110,7 @@ class Overlay:
 
 
 def merge(
-    base: Iterator[Entry], changes: Iterable[Change], deleted: Ranges | None = None, *, reverse: bool = False
+    base: Iterator[Entry], changes: Iterable[Entry | Change], deleted: Ranges | None = None, *, reverse: bool = False
 ) -> Iterator[Entry]:
     """The base's entries without what is deleted, the changes laid over them; both are in the same key order."""
     if deleted:

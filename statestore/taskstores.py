@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 from statestore.config import RocksConfig
 from statestore.context import ChangelogRecord, StoreContext, StoreVersion
 from statestore.errors import FormatUnsupported, TaskCorrupted
+from statestore.metrics import Metrics
 from statestore.position import Position
 from statestore.rocks import Database
 from statestore.spaces.base import Base, Changes
@@ -41,7 +41,6 @@ class TaskStores(StoreContext):
 
     sink: gets every changelog record, in the order of the writes; produce it inside the task's Kafka transaction.
     exactly_once: False takes what a crash left of a store without transactions for good.
-    counters: (metric, store) -> sum.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class TaskStores(StoreContext):
         self.folder = folder
         self.exactly_once = exactly_once
         self.positions_in_changelog = positions_in_changelog
-        self.counters: dict[tuple[str, str], float] = defaultdict(float)
+        self.metrics = Metrics()
         self._sink = sink
         self._rocks = rocks or RocksConfig()
         self._uncommitted_bytes_max = uncommitted_bytes_max
@@ -114,10 +113,12 @@ class TaskStores(StoreContext):
     def log(self, record: ChangelogRecord) -> None:
         self._sink(record)
 
-    def count(self, metric: str, store: str, amount: float = 1.0) -> None:
-        self.counters[metric, store] += amount
-
     # For the program around.
+
+    @property
+    def counters(self) -> dict[tuple[str, str], float]:
+        """(name of a total, store) -> how often; `metrics` has the rates and latencies."""
+        return self.metrics.totals()
 
     def wipe(self, store: str) -> None:
         """Delete all that is left of a closed store: the answer to `TaskCorrupted`, before it is restored."""
