@@ -148,6 +148,9 @@ class Kind(StateStore):
         """The changelog offset that the last commit gave; None if it gave none."""
         return self._committed.offset
 
+    def flush_cache(self) -> None:
+        """Bring what is only cached to the store and its changelog: before the task's Kafka transaction ends."""
+
     def flush(self) -> None:
         self.transaction.base.flush()
 
