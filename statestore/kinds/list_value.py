@@ -45,7 +45,7 @@ def unpack_values(raw: bytes) -> list[bytes]:
     return values
 
 
-class ListValueStore(Kind):
+class ListValue(Kind):
     """Keys to lists of values. It has no range, no delete and no put if absent, as Kafka Streams' has none."""
 
     layout: ClassVar[str] = "list/1"

@@ -1,29 +1,23 @@
 """A key-value store that keeps the versions of a key (KIP-889, KIP-914; range over versions: KIP-968).
 
-The newest version of a key is in the space that has the store's name: time (8 bytes, big-endian), then the value. It
-never expires. What it supersedes moves to a segment, a space `<store>.<start of the segment's interval>`, chosen by
-the time at which the version ceased to be valid; `history` has the bytes of a row. So a segment that ends before
-stream time less the history retention holds nothing that may still be asked for, and is dropped as a whole.
-
-The history retention doubles as grace: an older record is not put. The changelog has every record, the late ones
+`layouts.timelines` says where versions are. The history retention doubles as grace: an older record is not put. The changelog has every record, the late ones
 too, as key, value, time; a restore judges each record by the stream time at its own place in the log.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 import structlog
 
 from statestore import changelog_topic
-from statestore.context import ChangelogRecord
+from statestore.context import ChangelogRecord, StoreVersion
 from statestore.kinds.base import Kind, require_key
-from statestore.kinds.history import History
 from statestore.layouts.segments import Segments
+from statestore.layouts.timelines import Cells, Timelines, VersionedRecord
 from statestore.spaces.base import Base, Changes
 from statestore.store import Isolation, TransactionalMechanism
 from statestore.transactions.base import Transaction
@@ -31,17 +25,7 @@ from statestore.transactions.base import Transaction
 NOT_PUT: Final = -(2**63)
 """What `put` gives for a record that is older than the grace allows."""
 
-_TIME = struct.Struct(">q")
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class VersionedRecord:
-    """A value and its validity: from `valid_from_ms`, inclusive, to `valid_to_ms`, exclusive; None for the newest."""
-
-    value: bytes
-    valid_from_ms: int
-    valid_to_ms: int | None = None
 
 
 class ResultOrder(Enum):
@@ -52,20 +36,6 @@ class ResultOrder(Enum):
     DESCENDING = "descending"
 
 
-class Readable(Protocol):
-    """What a read needs."""
-
-    def get(self, space: str, key: bytes) -> bytes | None: ...
-
-
-class Cells(Readable, Protocol):
-    """What a put reads and writes: the open transaction, or the batch of a restore."""
-
-    def put(self, space: str, key: bytes, value: bytes | None) -> None: ...
-
-    def drop(self, space: str) -> None: ...
-
-
 def default_segment_interval_ms(history_retention_ms: int) -> int:
     """Kafka Streams' choice: shorter histories have fewer segments."""
     for longest_ms, parts, least_ms in ((60_000, 3, 2_000), (300_000, 5, 20_000), (3_600_000, 12, 60_000)):
@@ -74,7 +44,7 @@ def default_segment_interval_ms(history_retention_ms: int) -> int:
     return max(history_retention_ms // 24, 300_000)
 
 
-class VersionedStore(Kind):
+class Versioned(Kind):
     """Keys to histories of values. Times are record times in ms; a value of None deletes from its time on."""
 
     layout: ClassVar[str] = "versioned/1"
@@ -93,11 +63,13 @@ class VersionedStore(Kind):
         if segment_interval_ms is None:
             segment_interval_ms = default_segment_interval_ms(history_retention_ms)
         self.history_retention_ms = history_retention_ms
+        # With another interval, versions would be looked for in the wrong segments: it is part of the layout.
+        self.layout = f"{type(self).layout}/{segment_interval_ms}"  # type: ignore[misc]
         self._segments = Segments(name, history_retention_ms, segment_interval_ms)
-        self._known: tuple[int, ...] = ()
+        self._timelines = Timelines(self._segments)
 
     def _opened(self) -> None:
-        self._known = self._segment_numbers(Isolation.READ_UNCOMMITTED)
+        self._timelines.known = self._segment_numbers(Isolation.READ_UNCOMMITTED)
 
     # Writes.
 
@@ -134,91 +106,8 @@ class VersionedStore(Kind):
         _log.warning("late record dropped", store=self._name, time_ms=timestamp_ms, stream_time_ms=self._stream_time_ms)
 
     def _insert(self, cells: Cells, key: bytes, value: bytes | None, time_ms: int) -> int | None:
-        self._drop_expired(cells)
-        latest = self._latest(cells, key)
-        if latest is not None and latest.valid_from_ms <= time_ms:
-            if latest.valid_from_ms < time_ms:
-                self._archive(cells, key, latest.value, latest.valid_from_ms, time_ms)
-            self._put_latest(cells, key, value, time_ms)
-            return None
-        valid_to = None if latest is None else latest.valid_from_ms
-        for segment in reversed(self._known):
-            if segment < self._segments.number(time_ms):
-                break
-            row = self._row(cells, segment, key)
-            if row is None:
-                continue
-            if row.next_ms <= time_ms:
-                break
-            if row.oldest_ms <= time_ms:
-                return self._insert_within(cells, segment, row, key, value, time_ms)
-            valid_to = row.oldest_ms
-        if valid_to is not None:
-            return self._archive(cells, key, value, time_ms, valid_to)
-        if value is not None:
-            self._put_latest(cells, key, value, time_ms)
-        else:
-            self._mark_deleted(cells, key, time_ms)
-        return None
-
-    def _insert_within(
-        self, cells: Cells, segment: int, row: History, key: bytes, value: bytes | None, time_ms: int
-    ) -> int:
-        index = row.at(time_ms)
-        valid_from, superseded = row.versions[index]
-        if valid_from == time_ms:
-            changed = row.replaced(index, time_ms, value)
-        elif self._segments.number(time_ms) == segment:
-            changed = row.inserted(index, time_ms, value)
-        else:
-            # The version ceases to be valid earlier than thought: in an older segment.
-            self._archive(cells, key, superseded, valid_from, time_ms)
-            changed = row.replaced(index, time_ms, value)
-        self._put_row(cells, segment, key, changed)
-        return row.valid_to(index)
-
-    def _archive(self, cells: Cells, key: bytes, value: bytes | None, valid_from_ms: int, valid_to_ms: int) -> int:
-        segment = self._segments.number(valid_to_ms)
-        row = self._row(cells, segment, key)
-        if row is None:
-            changed = History.of(value, valid_from_ms, valid_to_ms)
-        elif row.oldest_ms == valid_to_ms:
-            changed = row.with_oldest(valid_from_ms, value)
-        else:
-            changed = row.with_newest(value, valid_from_ms, valid_to_ms)
-        self._put_row(cells, segment, key, changed)
-        return valid_to_ms
-
-    def _mark_deleted(self, cells: Cells, key: bytes, time_ms: int) -> None:
-        # The newest is a tombstone. It must not lie with the newest values, which never expire.
-        segment = self._segments.number(time_ms)
-        row = self._row(cells, segment, key)
-        if row is None:
-            self._put_row(cells, segment, key, History.marker(time_ms))
-        elif row.next_ms != time_ms:
-            self._put_row(cells, segment, key, row.with_newest(None, row.next_ms, time_ms))
-
-    def _put_latest(self, cells: Cells, key: bytes, value: bytes | None, time_ms: int) -> None:
-        cells.put(self._name, key, None if value is None else _TIME.pack(time_ms) + value)
-
-    def _put_row(self, cells: Cells, segment: int, key: bytes, row: History) -> None:
-        cells.put(self._segments.space(segment), key, row.to_bytes())
-        if segment not in self._known:
-            self._known = tuple(sorted((*self._known, segment)))
-
-    # Segments.
-
-    def _drop_expired(self, cells: Cells) -> None:
-        oldest = self._segments.oldest_live(self._stream_time_ms)
-        if not self._known or self._known[0] >= oldest:
-            return
-        for segment in self._known:
-            if segment < oldest:
-                cells.drop(self._segments.space(segment))
-        self._known = tuple(segment for segment in self._known if segment >= oldest)
-
-    def _segment_numbers(self, isolation: Isolation) -> tuple[int, ...]:
-        return tuple(self._segments.numbers(self.transaction.spaces(isolation)))
+        self._timelines.drop_expired(cells, self._stream_time_ms)
+        return self._timelines.insert(cells, key, value, time_ms)
 
     # Reads.
 
@@ -231,19 +120,12 @@ class VersionedStore(Kind):
         """
         require_key(key)
         view = _View(self.transaction, isolation)
-        latest = self._latest(view, key)
+        latest = self._timelines.latest(view, key)
         if as_of_ms is None or (latest is not None and latest.valid_from_ms <= as_of_ms):
             return latest
         if as_of_ms < self._history_start(isolation):
             return None
-        for segment in reversed(self._segment_numbers(isolation)):
-            if segment < self._segments.number(as_of_ms):
-                return None
-            row = self._row(view, segment, key)
-            if row is None or as_of_ms < row.oldest_ms:
-                continue
-            return None if row.next_ms <= as_of_ms else _record(row, row.at(as_of_ms))
-        return None
+        return self._timelines.superseded_at(view, self._segment_numbers(isolation), key, as_of_ms)
 
     def versions(
         self,
@@ -260,44 +142,47 @@ class VersionedStore(Kind):
         require_key(key)
         found = [
             record
-            for record in self._history(key, to_ms, isolation)
+            for record in self._history_of_one_version(key, to_ms, isolation)
             if (to_ms is None or record.valid_from_ms <= to_ms)
             and (from_ms is None or record.valid_to_ms is None or record.valid_to_ms > from_ms)
         ]
         return iter(found[::-1] if order is ResultOrder.ASCENDING else found)
 
+    def _history_of_one_version(self, key: bytes, to_ms: int | None, isolation: Isolation) -> list[VersionedRecord]:
+        # A commit between two reads may move a version from one to the other: then all are read again.
+        while True:
+            known, stored = self._committed, self._stored_version()
+            history = list(self._history(key, to_ms, isolation))
+            if isolation is Isolation.READ_UNCOMMITTED or (
+                known is self._committed and stored == self._stored_version()
+            ):
+                return history
+
+    def _stored_version(self) -> StoreVersion | None:
+        return self.context.version(self._name, persistent=self._persistent)
+
     def _history(self, key: bytes, to_ms: int | None, isolation: Isolation) -> Iterator[VersionedRecord]:
         view = _View(self.transaction, isolation)
         newer_ms = None
-        latest = self._latest(view, key)
+        latest = self._timelines.latest(view, key)
         if latest is not None:
             newer_ms = latest.valid_from_ms
             yield latest
         if to_ms is not None and to_ms < self._history_start(isolation):
             return
-        for segment in reversed(self._segment_numbers(isolation)):
-            row = self._row(view, segment, key)
-            if row is None:
-                continue
-            for index in range(len(row.versions)):
-                record = _record(row, index)
-                # A commit between two reads may have moved a version that was given already.
-                if record is not None and (newer_ms is None or record.valid_from_ms < newer_ms):
-                    newer_ms = record.valid_from_ms
-                    yield record
+        for record in self._timelines.superseded(view, self._segment_numbers(isolation), key):
+            # A put between two reads, seen without isolation, may have moved a version that was given already.
+            if newer_ms is None or record.valid_from_ms < newer_ms:
+                newer_ms = record.valid_from_ms
+                yield record
+
+    def _segment_numbers(self, isolation: Isolation) -> tuple[int, ...]:
+        return tuple(self._segments.numbers(self.transaction.spaces(isolation)))
 
     def _history_start(self, isolation: Isolation) -> int:
         committed = isolation is Isolation.READ_COMMITTED and self.transactional()
         stream_time = self._committed.stream_time_ms if committed else self._stream_time_ms
         return stream_time - self.history_retention_ms
-
-    def _latest(self, cells: Readable, key: bytes) -> VersionedRecord | None:
-        raw = cells.get(self._name, key)
-        return None if raw is None else VersionedRecord(raw[_TIME.size :], _TIME.unpack_from(raw)[0])
-
-    def _row(self, cells: Readable, segment: int, key: bytes) -> History | None:
-        raw = cells.get(self._segments.space(segment), key)
-        return None if raw is None else History.from_bytes(raw)
 
     # The changelog.
 
@@ -343,8 +228,3 @@ class _View:
 
     def get(self, space: str, key: bytes) -> bytes | None:
         return self.transaction.get(space, key, self.isolation)
-
-
-def _record(row: History, index: int) -> VersionedRecord | None:
-    valid_from, value = row.versions[index]
-    return None if value is None else VersionedRecord(value, valid_from, row.valid_to(index))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from statestore.errors import DataCorrupted, InvalidStateStore
-from statestore.kinds.list_value import ListValueStore, unpack_values
+from statestore.kinds.list_value import ListValue, unpack_values
 from statestore.store import Isolation
 from tests.statestore.conftest import TRANSACTIONAL, TaskUnderTest
 
 
 @pytest.fixture
-def store(task: TaskUnderTest) -> ListValueStore:
-    return task.open(ListValueStore("s", **task.setup.options))
+def store(task: TaskUnderTest) -> ListValue:
+    return task.open(ListValue("s", **task.setup.options))
 
 
 @pytest.mark.case("B-15")
-def test_duplicates_are_kept_grouped_by_key_in_the_order_of_the_puts(store: ListValueStore) -> None:
+def test_duplicates_are_kept_grouped_by_key_in_the_order_of_the_puts(store: ListValue) -> None:
     for key, value in [(b"4", b"four"), (b"0", b"zero"), (b"2", b"two"), (b"0", b"zero again"), (b"0", b"zero")]:
         store.put(key, value)
     expected = [(b"0", b"zero"), (b"0", b"zero again"), (b"0", b"zero"), (b"2", b"two"), (b"4", b"four")]
@@ -26,14 +26,14 @@ def test_duplicates_are_kept_grouped_by_key_in_the_order_of_the_puts(store: List
 
 
 @pytest.mark.case("B-16")
-def test_none_removes_every_value_of_a_key(store: ListValueStore) -> None:
+def test_none_removes_every_value_of_a_key(store: ListValue) -> None:
     for key, value in [(b"0", b"zero"), (b"1", b"one"), (b"1", b"one again"), (b"1", None), (b"3", None)]:
         store.put(key, value)
     assert [(b"0", b"zero")] == list(store.all())
 
 
 @pytest.mark.case("B-17")
-def test_an_open_iterator_goes_on_through_a_removal(store: ListValueStore) -> None:
+def test_an_open_iterator_goes_on_through_a_removal(store: ListValue) -> None:
     for key, value in [(b"0", b"zero1"), (b"0", b"zero2"), (b"1", b"one")]:
         store.put(key, value)
     entries = store.all()
@@ -45,7 +45,7 @@ def test_an_open_iterator_goes_on_through_a_removal(store: ListValueStore) -> No
 
 
 @pytest.mark.case("B-18")
-def test_a_closed_iterator_gives_nothing_more(store: ListValueStore) -> None:
+def test_a_closed_iterator_gives_nothing_more(store: ListValue) -> None:
     store.put(b"0", b"zero")
     entries = store.all()
     entries.close()
@@ -53,7 +53,7 @@ def test_a_closed_iterator_gives_nothing_more(store: ListValueStore) -> None:
         next(entries)
 
 
-def test_the_changelog_has_the_whole_list_at_the_time_of_the_record(task: TaskUnderTest, store: ListValueStore) -> None:
+def test_the_changelog_has_the_whole_list_at_the_time_of_the_record(task: TaskUnderTest, store: ListValue) -> None:
     for offset, value in enumerate([b"zero", b"", None]):
         task.at(offset, time_ms=10 + offset)
         store.put(b"k", value)
@@ -65,7 +65,7 @@ def test_the_changelog_has_the_whole_list_at_the_time_of_the_record(task: TaskUn
 
 @pytest.mark.case("TX-29")
 @pytest.mark.parametrize("setup", TRANSACTIONAL, ids=str)
-def test_lists_survive_commit_rollback_and_restore(task: TaskUnderTest, store: ListValueStore) -> None:
+def test_lists_survive_commit_rollback_and_restore(task: TaskUnderTest, store: ListValue) -> None:
     store.put(b"k", b"a")
     store.put(b"k", b"b")
     assert [] == store.get(b"k", Isolation.READ_COMMITTED)

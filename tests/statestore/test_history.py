@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import DataCorrupted
-from statestore.kinds.history import History
+from statestore.layouts.history import History
 
 NEXT_30 = "000000000000001e"
 AT_20 = "0000000000000014"
