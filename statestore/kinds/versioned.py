@@ -91,7 +91,7 @@ class Versioned(Kind):
         self._log(key, value, timestamp_ms)
         return valid_to
 
-    def delete(self, key: bytes, timestamp_ms: int) -> VersionedRecord | None:
+    def delete(self, key: bytes, timestamp_ms: int) -> VersionedRecord[bytes] | None:
         """Put a tombstone. Returns the version that was valid then; None if there was none or it is too late."""
         late = self._is_late(timestamp_ms)
         existing = None if late else self.get(key, timestamp_ms)
@@ -113,7 +113,7 @@ class Versioned(Kind):
 
     def get(
         self, key: bytes, as_of_ms: int | None = None, isolation: Isolation = Isolation.READ_UNCOMMITTED
-    ) -> VersionedRecord | None:
+    ) -> VersionedRecord[bytes] | None:
         """The newest version, or the one valid at `as_of_ms`.
 
         None if there was none, or if it is older than the history retention and not the newest of its key.
@@ -134,7 +134,7 @@ class Versioned(Kind):
         to_ms: int | None = None,
         order: ResultOrder = ResultOrder.ANY,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
-    ) -> Iterator[VersionedRecord]:
+    ) -> Iterator[VersionedRecord[bytes]]:
         """The versions that were valid at some time between two, both included; None is an open end.
 
         If the whole interval is older than the history retention, only the newest version can be among them.
@@ -148,7 +148,9 @@ class Versioned(Kind):
         ]
         return iter(found[::-1] if order is ResultOrder.ASCENDING else found)
 
-    def _history_of_one_version(self, key: bytes, to_ms: int | None, isolation: Isolation) -> list[VersionedRecord]:
+    def _history_of_one_version(
+        self, key: bytes, to_ms: int | None, isolation: Isolation
+    ) -> list[VersionedRecord[bytes]]:
         # A commit between two reads may move a version from one to the other: then all are read again.
         while True:
             known, stored = self._committed, self._stored_version()
@@ -161,7 +163,7 @@ class Versioned(Kind):
     def _stored_version(self) -> StoreVersion | None:
         return self.context.version(self._name, persistent=self._persistent)
 
-    def _history(self, key: bytes, to_ms: int | None, isolation: Isolation) -> Iterator[VersionedRecord]:
+    def _history(self, key: bytes, to_ms: int | None, isolation: Isolation) -> Iterator[VersionedRecord[bytes]]:
         view = _View(self.transaction, isolation)
         newer_ms = None
         latest = self._timelines.latest(view, key)

@@ -11,19 +11,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from statestore.layouts.history import History
 from statestore.layouts.segments import Segments
+
+V = TypeVar("V")
 
 _TIME = struct.Struct(">q")
 
 
 @dataclass(frozen=True)
-class VersionedRecord:
+class VersionedRecord(Generic[V]):
     """A value and its validity: from `valid_from_ms`, inclusive, to `valid_to_ms`, exclusive; None for the newest."""
 
-    value: bytes
+    value: V
     valid_from_ms: int
     valid_to_ms: int | None = None
 
@@ -51,14 +53,14 @@ class Timelines:
 
     # Reading.
 
-    def latest(self, cells: Readable, key: bytes) -> VersionedRecord | None:
+    def latest(self, cells: Readable, key: bytes) -> VersionedRecord[bytes] | None:
         """The newest version of a key."""
         raw = cells.get(self._segments.store, key)
         return None if raw is None else VersionedRecord(raw[_TIME.size :], _TIME.unpack_from(raw)[0])
 
     def superseded_at(
         self, cells: Readable, numbers: tuple[int, ...], key: bytes, as_of_ms: int
-    ) -> VersionedRecord | None:
+    ) -> VersionedRecord[bytes] | None:
         """The version that was valid at a time, among those that are not the newest. `numbers` are segments."""
         for segment in reversed(numbers):
             if segment < self._segments.number(as_of_ms):
@@ -69,7 +71,7 @@ class Timelines:
             return None if row.next_ms <= as_of_ms else _record(row, row.at(as_of_ms))
         return None
 
-    def superseded(self, cells: Readable, numbers: tuple[int, ...], key: bytes) -> Iterator[VersionedRecord]:
+    def superseded(self, cells: Readable, numbers: tuple[int, ...], key: bytes) -> Iterator[VersionedRecord[bytes]]:
         """The versions of a key that are not the newest, youngest first."""
         for segment in reversed(numbers):
             row = self._row(cells, segment, key)
@@ -168,6 +170,6 @@ class Timelines:
             self.known = tuple(sorted((*self.known, segment)))
 
 
-def _record(row: History, index: int) -> VersionedRecord | None:
+def _record(row: History, index: int) -> VersionedRecord[bytes] | None:
     valid_from, value = row.versions[index]
     return None if value is None else VersionedRecord(value, valid_from, row.valid_to(index))
