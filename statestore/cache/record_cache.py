@@ -145,9 +145,10 @@ class Namespace:
                 self._write(slot)
 
     def evict(self, slot: Slot) -> None:
-        """Forget an entry, written first if it is dirty."""
+        """Forget an entry, written first if it is dirty. One that the write itself filled anew stays."""
         self._write(slot)
-        self._remove(slot)
+        if slot not in self._dirty:
+            self._remove(slot)
 
     def clear(self) -> None:
         """Forget every entry unwritten."""
@@ -181,4 +182,8 @@ class Namespace:
         del self._dirty[slot]
         entry = self._entries[slot]
         self._entries[slot] = replace(entry, dirty=False)
-        self._write_back(slot, entry)
+        try:
+            self._write_back(slot, entry)
+        except BaseException:
+            self._dirty[slot] = None
+            raise

@@ -50,9 +50,14 @@ class Cached(Kind):
         return self._namespace
 
     def init(self, context: StoreContext) -> None:
-        super().init(context)
-        self._namespace = self._cache.namespace(self._name, self._write_back)
-        self._transaction = CachedTransaction(self.transaction, self._namespace)
+        namespace = self._cache.namespace(self._name, self._write_back)
+        try:
+            super().init(context)
+        except BaseException:
+            namespace.close()
+            raise
+        self._namespace = namespace
+        self._transaction = CachedTransaction(self.transaction, namespace)
 
     def flush_cache(self) -> None:
         """Write what is only cached to the store and its changelog, and forward it."""
@@ -118,9 +123,9 @@ class Cached(Kind):
 class CachedKeyValue(Cached, KeyValue):
     """A plain key-value store behind the cache. Its position includes what is cached."""
 
-    def init(self, context: StoreContext) -> None:
-        self._cached_position = Position()
-        super().init(context)
+    def _opened(self) -> None:
+        super()._opened()
+        self._cached_position = self._position
 
     def put(self, key: bytes, value: bytes | None) -> None:
         require_key(key)
@@ -137,10 +142,6 @@ class CachedKeyValue(Cached, KeyValue):
         known = super().position(isolation)
         committed = isolation is Isolation.READ_COMMITTED and self.transactional()
         return known if committed else known.merged(self._cached_position)
-
-    def rollback(self) -> None:
-        super().rollback()
-        self._cached_position = self._position
 
     def _put_beneath(self, key: bytes, value: bytes | None) -> None:
         super().put(key, value)

@@ -19,12 +19,8 @@ from statestore.windows import Windowed
 class CachedSegmented(Cached, Segmented):
     """Reads reach as far as the cache; what is late is judged when it is flushed, as if it were written then."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._cached_time_ms = -1
-
-    def rollback(self) -> None:
-        super().rollback()
+    def _opened(self) -> None:
+        super()._opened()
         self._cached_time_ms = self._stream_time_ms
 
     def _stream_time(self, isolation: Isolation) -> int:

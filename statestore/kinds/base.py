@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
+from statestore import changelog_topic
 from statestore.context import ChangelogRecord, Headers, StoreContext, StoreVersion
 from statestore.errors import FormatUnsupported, InvalidStateStore, TaskCorrupted
 from statestore.iterator import StoreIterator
@@ -191,6 +192,10 @@ class Kind(StateStore):
     def _restored(self, records: Sequence[ChangelogRecord]) -> Mapping[str, Changes]:
         """For subclasses: what the records change, per space. May call `_observe`."""
         return {self._name: [(record.key, record.value) for record in records]}
+
+    def changelog_config(self) -> dict[str, str]:
+        """Topic settings of the changelog."""
+        return changelog_topic.compacted()
 
     # For subclasses.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from typing import ClassVar
 
-from statestore import changelog_topic
 from statestore.errors import DataCorrupted
 from statestore.iterator import StoreIterator
 from statestore.kinds.base import Kind, require_key
@@ -68,7 +67,3 @@ class ListValue(Kind):
         """Each value with its key, keys ascending, values of a key in the order of their puts."""
         lists = self.transaction.scan(self._name, isolation=isolation)
         return self._iterate((key, value) for key, raw in lists for value in unpack_values(raw))
-
-    def changelog_config(self) -> dict[str, str]:
-        """Topic settings of the changelog."""
-        return changelog_topic.compacted()

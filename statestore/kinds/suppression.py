@@ -14,7 +14,6 @@ from typing import ClassVar, Final
 
 from sortedcontainers import SortedDict
 
-from statestore import changelog_topic
 from statestore.context import ChangelogRecord, RecordContext
 from statestore.kinds.base import Kind
 from statestore.kinds.buffered import FORMAT_HEADERS, Buffered, Change, restored
@@ -68,6 +67,11 @@ class SuppressionBuffer(Kind):
         self._clear()
         for key, raw in self.transaction.scan(self._name):
             self._place(key, *_read(raw))
+
+    def commit(self, offset: int | None) -> None:
+        """Flush, then commit. With a Kafka transaction flush before it ends, so that the changelog is part of it."""
+        self.flush_cache()
+        super().commit(offset)
 
     def close(self) -> None:
         super().close()
@@ -124,10 +128,6 @@ class SuppressionBuffer(Kind):
                 record = ChangelogRecord(self._name, key, value, buffered.context.timestamp_ms, FORMAT_HEADERS)
                 self.context.log(record)
         self._dirty.clear()
-
-    def changelog_config(self) -> dict[str, str]:
-        """Topic settings of the changelog."""
-        return changelog_topic.compacted()
 
     def _restored(self, records: Sequence[ChangelogRecord]) -> Mapping[str, Changes]:
         changes: dict[bytes, bytes | None] = {}

@@ -69,7 +69,7 @@ class Versioned(Kind):
         self._timelines = Timelines(self._segments)
 
     def _opened(self) -> None:
-        self._timelines.known = self._segment_numbers(Isolation.READ_UNCOMMITTED)
+        self._timelines.known = tuple(self._segments.numbers(self.transaction.spaces()))
 
     # Writes.
 
@@ -179,6 +179,8 @@ class Versioned(Kind):
                 yield record
 
     def _segment_numbers(self, isolation: Isolation) -> tuple[int, ...]:
+        if isolation is Isolation.READ_UNCOMMITTED:
+            return self._timelines.known
         return tuple(self._segments.numbers(self.transaction.spaces(isolation)))
 
     def _history_start(self, isolation: Isolation) -> int:

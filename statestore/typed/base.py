@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
@@ -64,7 +65,13 @@ class TypedStore(StateStore, Generic[S, K, V]):
         with self._timed("restore"):
             return self.store.recover(offset)
 
+    def flush_cache(self) -> None:
+        """Bring what is only cached to the store and its changelog: before the task's Kafka transaction ends."""
+        self.store.flush_cache()
+
     def flush(self) -> None:
+        """Deprecated: KIP-844 puts `commit(offset)` in its place. Never commits."""
+        warnings.warn("flush is deprecated: use commit(offset)", DeprecationWarning, stacklevel=2)
         with self._timed("flush"):
             self.store.flush()
 

@@ -8,9 +8,10 @@ from typing import Any, Generic, TypeVar
 from statestore.iterator import StoreIterator
 from statestore.kinds.base import Kind
 from statestore.kinds.key_value import KeyValue
+from statestore.kinds.timestamped import TimestampedKeyValue
 from statestore.store import Isolation, KeyValueStore
 from statestore.typed.base import TypedStore
-from statestore.typed.serdes import Serde, ValueAndTimestamp, timestamped
+from statestore.typed.serdes import Serde, ValueAndTimestamp, timestamped, without_time
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -97,10 +98,11 @@ class TypedKeyValueStore(TypedStore[Any, K, V], Generic[K, V]):
 
 
 class TypedTimestampedKeyValueStore(TypedKeyValueStore[K, ValueAndTimestamp[V]], Generic[K, V]):
-    """Values are `ValueAndTimestamp`."""
+    """Values are `ValueAndTimestamp`. Over a plain store times are not kept: what is read has the time -1."""
 
     def __init__(self, store: KeyValue, keys: Serde[K], values: Serde[V]) -> None:
-        super().__init__(store, keys, timestamped(values))
+        kept = isinstance(store, TimestampedKeyValue)
+        super().__init__(store, keys, timestamped(values) if kept else without_time(values))
 
     def put_if_different(self, key: K, value: ValueAndTimestamp[V], old: bytes | None) -> bool:
         """Set `key` unless it has the same value already, not younger. `old` is what `get_raw` gave.

@@ -95,3 +95,12 @@ def timestamped(serde: Serde[T]) -> Serde[ValueAndTimestamp[T]]:
         return ValueAndTimestamp(serde.decode(raw[8:]), _TIME.unpack(raw[:8])[0])
 
     return Serde(f"timestamped {serde.name}", encode, decode)
+
+
+def without_time(serde: Serde[T]) -> Serde[ValueAndTimestamp[T]]:
+    """The value alone: its time is dropped, and -1 when it is read."""
+    return Serde(
+        f"{serde.name} without time",
+        lambda value: serde.serialize(value.value),
+        lambda raw: ValueAndTimestamp(serde.decode(raw), -1),
+    )

@@ -190,6 +190,33 @@ class TestForwarding:
         store.flush_cache()
         assert [b"a", b"again"] == seen
 
+    def test_a_put_by_the_listener_of_an_eviction_is_not_lost(self, task: TaskUnderTest) -> None:
+        store = task.open(CachedKeyValue("none", cache=RecordCache(0), **task.setup.options))
+
+        def once_more(key: bytes, change: Change, _: object) -> None:
+            if change.new == b"a":
+                store.put(key, b"again")
+
+        store.set_flush_listener(once_more)
+        store.put(b"1", b"a")
+        assert (b"again", 0) == (store.get(b"1"), len(store.cached))
+        assert [(b"1", b"a", 0), (b"1", b"again", 0)] == task.records()
+
+    def test_what_could_not_be_written_is_written_by_the_next_flush(
+        self, store: CachedKeyValue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise OSError("no space")
+
+        store.put(b"1", b"a")
+        with monkeypatch.context() as broken:
+            broken.setattr(store._beneath, "put", fail)
+            with pytest.raises(OSError, match="no space"):
+                store.flush_cache()
+        assert [] == inner(store)
+        store.flush_cache()
+        assert [(b"1", b"a")] == inner(store)
+
 
 Read = Callable[[CachedKeyValue], StoreIterator[bytes, bytes]]
 READS: list[tuple[Read, bool]] = [

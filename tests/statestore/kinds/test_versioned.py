@@ -482,3 +482,22 @@ class TestTransaction:
         assert version("a", 10, 20) == store.get(b"k", 15, committed)
         assert [version("b", 20), version("a", 10, 20)] == list(store.versions(b"k", isolation=committed))
         assert store.get(b"k", 15) is None
+
+    def test_a_range_of_versions_is_of_one_commit(self, store: Versioned, monkeypatch: pytest.MonkeyPatch) -> None:
+        committed = Isolation.READ_COMMITTED
+        put_all(store, [("a", 10), ("b", 20)])
+        store.commit(2)
+        get, due = store.transaction.get, ["c"]
+
+        def get_and_commit(space: str, key: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes | None:
+            found = get(space, key, isolation)
+            if isolation is committed and due:
+                due.clear()
+                store.put(b"k", b"c", 30)
+                store.commit(3)
+            return found
+
+        with monkeypatch.context() as between:
+            between.setattr(store.transaction, "get", get_and_commit)
+            found = list(store.versions(b"k", isolation=committed))
+        assert [version("c", 30), version("b", 20, 30), version("a", 10, 20)] == found
