@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from statestore import changelog_topic
 from statestore.iterator import StoreIterator
 from statestore.kinds.base import require_key
 from statestore.kinds.segmented import Segmented
@@ -30,6 +31,10 @@ class Session(Segmented):
     def _place(self, stored_key: bytes) -> tuple[int, bytes]:
         key, _, end_ms = layout.unpack(stored_key)
         return end_ms, key
+
+    def changelog_config(self) -> dict[str, str]:
+        """Topic settings of the changelog."""
+        return changelog_topic.windowed(self.retention_ms)
 
     # Writing.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from statestore import changelog_topic
 from statestore.context import ChangelogRecord
 from statestore.iterator import StoreIterator
 from statestore.kinds.base import require_key
@@ -65,6 +66,10 @@ class Window(Segmented):
     def _place(self, stored_key: bytes) -> tuple[int, bytes]:
         key, start_ms, _ = layout.unpack(stored_key)
         return start_ms, key
+
+    def changelog_config(self) -> dict[str, str]:
+        """Topic settings of the changelog."""
+        return changelog_topic.windowed(self.retention_ms, retain_duplicates=self.retain_duplicates)
 
     # The sequence of a store with duplicates is committed with them, so no write ever takes the key of another.
 

@@ -97,6 +97,12 @@ class TypedStore(StateStore, Generic[S, K, V]):
         """An end of a range: None is open."""
         return self.keys.serialize(key)
 
+    def _bounds(self, lower: K | None, upper: K | None) -> tuple[bytes | None, bytes | None]:
+        """Both ends of a range; an inverted one is warned of."""
+        low, high = self._bound(lower), self._bound(upper)
+        self._inverted(low, high)
+        return low, high
+
     def _inverted(self, lower: bytes | None, upper: bytes | None) -> bool:
         """Whether the range is empty for its ends' sake, which is then said once."""
         if lower is None or upper is None or lower <= upper:

@@ -112,6 +112,7 @@ class TestLateness:
     def test_a_late_write_is_counted_and_dropped(self, task: TaskUnderTest, store: Window) -> None:
         fill(store, [(1, 240_000, "initial"), (1, 0, "late"), (1, 120_001, "on time")])
         assert 1 == dropped(task, store)
+        assert task.stores.metrics.figures(store.name)["dropped-records-rate"] > 0
         assert ["on time", "initial"] == values(store.all())
 
     @pytest.mark.case("W-54")
