@@ -23,7 +23,9 @@ from statestore.store import TransactionalMechanism
 from statestore.supplier import Duration, StoreSupplier, to_ms
 from statestore.typed.key_value import TypedKeyValueStore, TypedTimestampedKeyValueStore
 from statestore.typed.serdes import Serde
+from statestore.typed.session import TypedSessionStore
 from statestore.typed.versioned import TypedVersionedStore
+from statestore.typed.window import TypedTimestampedWindowStore, TypedWindowStore
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -230,6 +232,27 @@ def versioned_key_value_store_builder(
 ) -> StoreBuilder[TypedVersionedStore[K, V]]:
     """For a versioned store."""
     return StoreBuilder(supplier, lambda store: TypedVersionedStore(store, keys, values))
+
+
+def window_store_builder(
+    supplier: StoreSupplier[Any], keys: Serde[K], values: Serde[V]
+) -> StoreBuilder[TypedWindowStore[K, V]]:
+    """For a plain window store."""
+    return StoreBuilder(supplier, lambda store: TypedWindowStore(store, keys, values))
+
+
+def timestamped_window_store_builder(
+    supplier: StoreSupplier[Any], keys: Serde[K], values: Serde[V]
+) -> StoreBuilder[TypedTimestampedWindowStore[K, V]]:
+    """For a timestamped window store. A plain one in memory becomes timestamped; one on disk does not keep times."""
+    return TimestampedBuilder(supplier, lambda store: TypedTimestampedWindowStore(store, keys, values))
+
+
+def session_store_builder(
+    supplier: StoreSupplier[Session], keys: Serde[K], values: Serde[V]
+) -> StoreBuilder[TypedSessionStore[K, V]]:
+    """For a session store."""
+    return StoreBuilder(supplier, lambda store: TypedSessionStore(store, keys, values))
 
 
 def _windows(

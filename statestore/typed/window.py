@@ -7,10 +7,9 @@ from typing import Generic, TypeVar
 from statestore.iterator import StoreIterator
 from statestore.kinds.timestamped_window import TimestampedWindow
 from statestore.kinds.window import Window
-from statestore.layouts.timestamped import UNKNOWN
 from statestore.store import Isolation
 from statestore.typed.base import TypedStore
-from statestore.typed.serdes import Serde, ValueAndTimestamp, timestamped
+from statestore.typed.serdes import Serde, ValueAndTimestamp, timestamped, without_time
 from statestore.windows import Windowed
 
 K = TypeVar("K")
@@ -96,12 +95,4 @@ class TypedTimestampedWindowStore(TypedWindowStore[K, ValueAndTimestamp[V]], Gen
 
     def __init__(self, store: Window, keys: Serde[K], values: Serde[V]) -> None:
         kept = isinstance(store, TimestampedWindow)
-        super().__init__(store, keys, timestamped(values) if kept else _without_time(values))
-
-
-def _without_time(serde: Serde[V]) -> Serde[ValueAndTimestamp[V]]:
-    return Serde(
-        f"{serde.name} without time",
-        lambda value: serde.serialize(value.value),
-        lambda raw: ValueAndTimestamp(serde.decode(raw), UNKNOWN),
-    )
+        super().__init__(store, keys, timestamped(values) if kept else without_time(values))

@@ -11,6 +11,7 @@ import pytest
 from statestore import stores
 from statestore.cache.record_cache import RecordCache
 from statestore.cache.stores import CachedKeyValue, CachedTimestampedKeyValue
+from statestore.cache.windowed import CachedSession, CachedWindow
 from statestore.errors import InvalidStateStore
 from statestore.kinds.key_value import KeyValue
 from statestore.kinds.lru import LruMap
@@ -23,6 +24,7 @@ from statestore.materialized import Materialized, StreamJoined
 from statestore.store import TransactionalMechanism
 from statestore.supplier import StoreDefaults, StoreSupplier, to_ms
 from statestore.typed.serdes import INTEGER, LONG, STRING, ValueAndTimestamp
+from statestore.windows import Windowed
 from tests.statestore.conftest import SETUPS, Setup, TaskUnderTest
 
 MINUTE = timedelta(minutes=1)
@@ -126,6 +128,9 @@ BUILDERS: list[tuple[Callable[..., Any], StoreSupplier[Any]]] = [
     (stores.key_value_store_builder, stores.persistent_key_value_store("s")),
     (stores.timestamped_key_value_store_builder, stores.persistent_timestamped_key_value_store("s")),
     (stores.versioned_key_value_store_builder, stores.persistent_versioned_key_value_store("s", MINUTE)),
+    (stores.window_store_builder, stores.persistent_window_store("s", MINUTE, MINUTE)),
+    (stores.timestamped_window_store_builder, stores.persistent_timestamped_window_store("s", MINUTE, MINUTE)),
+    (stores.session_store_builder, stores.persistent_session_store("s", MINUTE)),
 ]
 
 
@@ -147,12 +152,16 @@ class TestBuilders:
             renamed = StoreSupplier(f"s{number}", supplier.kind, supplier.options)
             built[number] = builder(renamed, INTEGER, STRING).build(ON)
             built[number].init(task.stores)
-        key_value, timestamped, versioned = built.values()
+        key_value, timestamped, versioned, window, timestamped_window, session = built.values()
         key_value.put(1, "a")
         timestamped.put(1, ValueAndTimestamp("a", 7))
         versioned.put(1, "a", 7)
-        assert "a" == key_value.get(1) == versioned.get(1).value
-        assert ValueAndTimestamp("a", 7) == timestamped.get(1)
+        window.put(1, "a", 7)
+        timestamped_window.put(1, ValueAndTimestamp("a", 7), 7)
+        session.put(Windowed(1, 7, 7), "a")
+        assert "a" == key_value.get(1) == versioned.get(1).value == window.fetch_one(1, 7)
+        assert ValueAndTimestamp("a", 7) == timestamped.get(1) == timestamped_window.fetch_one(1, 7)
+        assert "a" == session.fetch_session(1, 7, 7)
 
     @pytest.mark.parametrize(("builder", "supplier"), BUILDERS)
     def test_a_changelog_is_on_by_default_and_its_topic_can_be_configured(
@@ -173,6 +182,8 @@ class TestBuilders:
         [
             (*BUILDERS[0], CachedKeyValue),
             (*BUILDERS[1], CachedTimestampedKeyValue),
+            (*BUILDERS[3], CachedWindow),
+            (*BUILDERS[5], CachedSession),
         ],
     )
     def test_caching_puts_the_store_behind_the_tasks_cache(
@@ -186,6 +197,13 @@ class TestBuilders:
         with pytest.raises(ValueError, match="no cache"):
             on.build()
 
+    @pytest.mark.case("W-36b")
+    def test_a_store_with_duplicates_is_not_cached_and_its_changelog_only_deletes(self) -> None:
+        supplier = stores.persistent_window_store("s", MINUTE, MINUTE, retain_duplicates=True)
+        builder = stores.window_store_builder(supplier, INTEGER, STRING).with_caching_enabled()
+        assert not builder.caching_enabled
+        assert "delete" == builder.log_config()["cleanup.policy"]
+
     def test_a_versioned_store_cannot_be_cached(self) -> None:
         builder = stores.versioned_key_value_store_builder(BUILDERS[2][1], INTEGER, STRING)
         with pytest.raises(InvalidStateStore, match="versioned"):
@@ -195,6 +213,10 @@ class TestBuilders:
         key_value = stores.in_memory_key_value_store("s")
         assert isinstance(
             stores.timestamped_key_value_store_builder(key_value, INTEGER, STRING).build().store, TimestampedKeyValue
+        )
+        window = stores.in_memory_window_store("s", MINUTE, MINUTE)
+        assert isinstance(
+            stores.timestamped_window_store_builder(window, INTEGER, STRING).build().store, TimestampedWindow
         )
 
     @pytest.mark.case("TW-04")
