@@ -27,12 +27,6 @@ def unpack(stored: bytes) -> tuple[bytes, int, int]:
     return stored[: -_SUFFIX.size], start_ms, end_ms
 
 
-def end_of(stored: bytes) -> int:
-    """The end of the session alone."""
-    end_ms: int = _SUFFIX.unpack_from(stored, len(stored) - _SUFFIX.size)[0]
-    return end_ms
-
-
 def key_bounds(key: bytes, earliest_end_ms: int) -> tuple[bytes, bytes]:
     """First and last stored key that one key can have for sessions that end at `earliest_end_ms` or later."""
     return pack(key, 0, earliest_end_ms), key + _GREATEST

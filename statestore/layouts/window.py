@@ -28,12 +28,6 @@ def unpack(stored: bytes) -> tuple[bytes, int, int]:
     return stored[: -_SUFFIX.size], start_ms, sequence
 
 
-def start_of(stored: bytes) -> int:
-    """The start of the window alone."""
-    start_ms: int = _SUFFIX.unpack_from(stored, len(stored) - _SUFFIX.size)[0]
-    return start_ms
-
-
 def next_sequence(sequence: int) -> int:
     """The sequence of the write after the one that had `sequence`."""
     return (sequence + 1) & MAX_SEQUENCE
