@@ -22,7 +22,7 @@ from statestore.config import TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.failpoints import reach
 from statestore.kafka import Reader, Record
-from statestore.rocks import Changes
+from statestore.spaces.base import Changes
 from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
 
 Progress = Callable[[int, int], None]
@@ -148,7 +148,8 @@ def replay(
         reach("recover.in-replay")
         on_progress(chunk[-1].offset + 1 - plan.start, plan.end - plan.start)
     reach("recover.after-replay")
-    database.apply({}, Checkpoint(position.batch, position.stores))
+    space, entries = database.entries(Checkpoint(position.batch, position.stores))
+    database.database.write({space: entries})
     return applied
 
 

@@ -1,7 +1,11 @@
 """RocksDB, as this project uses it. The only file that imports rocksdict.
 
-A `Database` is one folder with column families. One `write` is atomic over all of them. The write-ahead log is on and
-not synced: after the death of the process every write is there; after power loss a consistent, older state is.
+A `Database` is one folder; every space is a column family, made and dropped while the database is open, and one
+`write` is atomic over all of them. The write-ahead log is on and not synced: after the death of the process every
+write is there; after power loss a consistent, older state is, unless a later write asked for `sync`.
+
+A write to a dropped column family would leave the database refusing every later one, so writing, making and dropping
+exclude each other. Reading needs no lock: whoever holds a family or an iterator keeps its files alive.
 """
 
 from __future__ import annotations
@@ -9,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from threading import Lock
+from threading import RLock
+from weakref import WeakSet
 
 import rocksdict as rd
 
 from statestore.config import RocksConfig
 from statestore.errors import InvalidStateStore, RollforwardError, TaskCorrupted, Unavailable
+from statestore.ranges import Range
+from statestore.spaces.base import Base, Changes
 from statestore.store import Entry
 
-Changes = Iterable[tuple[bytes, bytes | None]]
 _CHUNK = 1000
 
 
@@ -37,7 +43,7 @@ def _translated(error: Exception, folder: Path) -> RollforwardError:
     return TaskCorrupted("rocksdb failed", folder=folder, error=text)
 
 
-def _options(config: RocksConfig) -> rd.Options:
+def _options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
     options = rd.Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
@@ -47,17 +53,69 @@ def _options(config: RocksConfig) -> rd.Options:
     options.set_is_fd_close_on_exec(True)
     table = rd.BlockBasedOptions()
     table.set_bloom_filter(10, False)
-    table.set_block_cache(rd.Cache(config.block_cache_bytes))
+    table.set_block_cache(cache)
     options.set_block_based_table_factory(table)
     return options
 
 
-class Database:
-    """One open RocksDB folder."""
+def _cut(
+    entries: Iterator[Entry], lower: bytes | None, upper: bytes | None, *, upper_inclusive: bool, reverse: bool
+) -> Iterator[Entry]:
+    """End an iteration that began at its first bound at the other one.
 
-    def __init__(self, folder: Path, families: Sequence[str], config: RocksConfig, *, read_only: bool = False) -> None:
+    Bounds are kept here: the binding's lower bound sets the upper one, and it does not keep either alive.
+    """
+    if upper is not None and not upper_inclusive:
+        entries = (entry for entry in entries if entry[0] != upper)
+    if reverse:
+        return entries if lower is None else takewhile(lambda entry: entry[0] >= lower, entries)
+    return entries if upper is None else takewhile(lambda entry: entry[0] <= upper, entries)
+
+
+class _Scan(Iterator[Entry]):
+    """An open RocksDB iterator. It keeps the folder locked, so the database lets go of it when it closes."""
+
+    __slots__ = ("__weakref__", "_items", "folder")
+
+    def __init__(self, items: Iterator[Entry], folder: Path) -> None:
+        self._items: Iterator[Entry] | None = items
         self.folder = folder
-        self._closing = Lock()
+
+    def __next__(self) -> Entry:
+        items = self._items
+        if items is None:
+            raise InvalidStateStore("store was closed under an iterator", folder=self.folder)
+        try:
+            return next(items)
+        except StopIteration:
+            raise
+        except Exception as error:
+            raise _translated(error, self.folder) from error
+
+    def release(self) -> None:
+        self._items = None
+
+
+class Database(Base):
+    """One open RocksDB folder. `families` exist from the beginning on, beside those that the folder has."""
+
+    def __init__(
+        self,
+        folder: Path,
+        families: Sequence[str],
+        config: RocksConfig,
+        *,
+        read_only: bool = False,
+        write_ahead_log: bool = True,
+    ) -> None:
+        self.folder = folder
+        self._config = config
+        self._cache = rd.Cache(config.block_cache_bytes)
+        self._changing = RLock()
+        self._scans: WeakSet[_Scan] = WeakSet()
+        self._write_options, self._sync_options = rd.WriteOptions(), rd.WriteOptions()
+        self._write_options.disable_wal = not write_ahead_log  # type: ignore[method-assign,assignment]
+        self._sync_options.sync = True
         self._open = False
         access = rd.AccessType.read_only() if read_only else rd.AccessType.read_write()
         try:
@@ -65,41 +123,89 @@ class Database:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             known = set(families)
             if (folder / "CURRENT").exists():
-                known |= set(rd.Rdict.list_cf(str(folder), _options(config))) - {"default"}
+                known |= set(rd.Rdict.list_cf(str(folder), self._options())) - {"default"}
             self._db = rd.Rdict(
                 str(folder),
-                _options(config),
-                column_families={name: _options(config) for name in sorted(known)},
+                self._options(),
+                column_families={name: self._options() for name in sorted(known)},
                 access_type=access,
             )
-            self._families = {name: self._db.get_column_family(name) for name in families}
-            self._handles = {name: self._db.get_column_family_handle(name) for name in families}
+            self._families = {name: self._db.get_column_family(name) for name in known}
+            self._handles = {name: self._db.get_column_family_handle(name) for name in known}
         except Exception as error:
             raise _translated(error, folder) from error
         self._open = True
 
+    def _options(self) -> rd.Options:
+        return _options(self._config, self._cache)
+
+    @property
+    def persistent(self) -> bool:
+        return True
+
     @property
     def is_open(self) -> bool:
-        """True until `close`."""
         return self._open
 
-    def get(self, family: str, key: bytes) -> bytes | None:
-        """The committed value of one key."""
+    def _require_open(self) -> None:
+        if not self._open:
+            raise InvalidStateStore("store is closed", folder=self.folder)
+
+    # Spaces.
+
+    def spaces(self) -> list[str]:
+        self._require_open()
+        return sorted(self._families)
+
+    def create(self, space: str) -> None:
+        with self._changing:
+            self._require_open()
+            if space in self._families:
+                return
+            try:
+                self._families[space] = self._db.create_column_family(space, self._options())
+                self._handles[space] = self._db.get_column_family_handle(space)
+            except Exception as error:
+                raise _translated(error, self.folder) from error
+
+    def drop(self, space: str) -> None:
+        with self._changing:
+            self._require_open()
+            if space not in self._families:
+                return
+            del self._families[space], self._handles[space]
+            try:
+                self._db.drop_column_family(space)
+            except Exception as error:
+                raise _translated(error, self.folder) from error
+
+    def _family(self, space: str) -> rd.Rdict | None:
+        self._require_open()
+        return self._families.get(space)
+
+    # Reading.
+
+    def get(self, space: str, key: bytes) -> bytes | None:
+        family = self._family(space)
+        if family is None:
+            return None
         try:
-            value: bytes | None = self._families[family].get(key)
+            value: bytes | None = family.get(key)
         except Exception as error:
             raise _translated(error, self.folder) from error
         return value
 
-    def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
+    def get_many(self, space: str, keys: list[bytes]) -> list[bytes | None]:
         """Values of the keys, in their order. Keys are looked up sorted, which RocksDB answers two to three times faster."""
-        order = sorted(range(len(keys)), key=keys.__getitem__)
         found: list[bytes | None] = [None] * len(keys)
-        table = self._families[family]
+        family = self._family(space)
+        if family is None:
+            return found
+        order = sorted(range(len(keys)), key=keys.__getitem__)
         try:
             for start in range(0, len(order), _CHUNK):
                 rows = order[start : start + _CHUNK]
-                values: list[bytes | None] = table.get([keys[row] for row in rows])  # type: ignore[assignment]
+                values: list[bytes | None] = family.get([keys[row] for row in rows])  # type: ignore[assignment]
                 for row, value in zip(rows, values, strict=True):
                     found[row] = value
         except Exception as error:
@@ -108,72 +214,153 @@ class Database:
 
     def scan(
         self,
-        family: str,
+        space: str,
         *,
         lower: bytes | None = None,
         upper: bytes | None = None,
         upper_inclusive: bool = True,
         reverse: bool = False,
     ) -> Iterator[Entry]:
-        """Entries between two keys in key order, as they are now; later writes are not seen."""
-        # Bounds are kept here: the binding's lower bound sets the upper one, and it does not keep either alive.
+        family = self._family(space)
+        if family is None:
+            return iter(())
+        entries = self._opened(family, lower, upper, reverse=reverse)
+        return _cut(entries, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
+
+    def _opened(
+        self, source: rd.Rdict | rd.Snapshot, lower: bytes | None, upper: bytes | None, *, reverse: bool
+    ) -> Iterator[Entry]:
         try:
-            items = iter(self._families[family].items(backwards=reverse, from_key=upper if reverse else lower))
+            items = iter(source.items(backwards=reverse, from_key=upper if reverse else lower))
         except Exception as error:
             raise _translated(error, self.folder) from error
-        entries = self._guarded(items)  # type: ignore[arg-type]
-        if upper is not None and not upper_inclusive:
-            entries = (entry for entry in entries if entry[0] != upper)
-        if reverse:
-            return entries if lower is None else takewhile(lambda entry: entry[0] >= lower, entries)
-        return entries if upper is None else takewhile(lambda entry: entry[0] <= upper, entries)
+        scan = _Scan(items, self.folder)  # type: ignore[arg-type]
+        self._scans.add(scan)
+        return scan
 
-    def _guarded(self, items: Iterator[Entry]) -> Iterator[Entry]:
-        while True:
-            if not self._open:
-                raise InvalidStateStore("store was closed under an iterator", folder=self.folder)
+    def view(self, spaces: Iterable[str]) -> View:
+        """These spaces as they are now, whatever is written later. Close it: it holds on to old data."""
+        with self._changing:
+            return View(self, {name: self._families[name].snapshot() for name in spaces if name in self._families})
+
+    def estimate(self, space: str) -> int:
+        return self.property(space, "estimate-num-keys")
+
+    def property(self, space: str, name: str) -> int:
+        """An integer property of RocksDB, `live-sst-files-size` for example; 0 where there is none."""
+        family = self._family(space)
+        return 0 if family is None else int(family.property_int_value(f"rocksdb.{name}") or 0)
+
+    # Writing.
+
+    def write(
+        self,
+        changes: Mapping[str, Changes],
+        deleted: Mapping[str, Iterable[Range]] | None = None,
+        *,
+        sync: bool = False,
+    ) -> None:
+        batch = rd.WriteBatch(raw_mode=True)
+        with self._changing:
+            self._require_open()
+            for space, ranges in (deleted or {}).items():
+                self._delete_ranges(batch, space, ranges)
+            for space, entries in changes.items():
+                handle = self._handle(space)
+                put, delete = batch.put, batch.delete
+                for key, value in entries:
+                    if value is None:
+                        delete(key, handle)
+                    else:
+                        put(key, value, handle)
             try:
-                entry = next(items)
-            except StopIteration:
-                return
+                self._db.write(batch, self._sync_options if sync else self._write_options)
             except Exception as error:
                 raise _translated(error, self.folder) from error
-            yield entry
 
-    def write(self, changes: Mapping[str, Changes]) -> None:
-        """Apply all changes, of all families, in one atomic step. None deletes."""
-        batch = rd.WriteBatch(raw_mode=True)
-        for family, entries in changes.items():
-            handle = self._handles[family]
-            put, delete = batch.put, batch.delete
-            for key, value in entries:
-                if value is None:
-                    delete(key, handle)
-                else:
-                    put(key, value, handle)
-        try:
-            self._db.write(batch)
-        except Exception as error:
-            raise _translated(error, self.folder) from error
+    def _handle(self, space: str) -> rd.ColumnFamily:
+        if space not in self._handles:
+            self.create(space)
+        return self._handles[space]
+
+    def _delete_ranges(self, batch: rd.WriteBatch, space: str, ranges: Iterable[Range]) -> None:
+        """RocksDB leaves the upper end out; the smallest key after a key is that key and a zero byte."""
+        if space not in self._handles:
+            return
+        for lower, upper in ranges:
+            if upper is None:
+                last = next(self.scan(space, reverse=True), None)
+                if last is None:
+                    continue
+                upper = last[0]
+            if (lower or b"") <= upper:
+                batch.delete_range(lower or b"", upper + b"\0", self._handles[space])
 
     def flush(self) -> None:
-        """Write the memtables to files."""
-        try:
-            for family in self._families.values():
-                family.flush(True)
-        except Exception as error:
-            raise _translated(error, self.folder) from error
-
-    def property(self, family: str, name: str) -> int:
-        """An integer property, `estimate-num-keys` for example; 0 where RocksDB has none."""
-        return int(self._families[family].property_int_value(f"rocksdb.{name}") or 0)
+        """Write the memtables to files, and the files to disk."""
+        with self._changing:
+            self._require_open()
+            try:
+                for family in self._families.values():
+                    family.flush(True)
+            except Exception as error:
+                raise _translated(error, self.folder) from error
 
     def close(self) -> None:
-        """Close. Iterators still held fail on their next step."""
-        with self._closing:
+        """Close and give the folder free. Iterators still held fail on their next step."""
+        with self._changing:
             if not self._open:
                 return
             self._open = False
+            for scan in list(self._scans):
+                scan.release()
             self._families.clear()
             self._handles.clear()
             self._db.close()
+
+
+class View:
+    """Some spaces of a database as they were at one moment."""
+
+    def __init__(self, database: Database, snapshots: dict[str, rd.Snapshot]) -> None:
+        self._database = database
+        self._snapshots = snapshots
+
+    def get(self, space: str, key: bytes) -> bytes | None:
+        """The value of one key then."""
+        snapshot = self._snapshots.get(space)
+        if snapshot is None:
+            return None
+        try:
+            value: bytes = snapshot[key]
+        except KeyError:
+            return None
+        return value
+
+    def get_many(self, space: str, keys: list[bytes]) -> list[bytes | None]:
+        """Values of the keys then, in their order."""
+        return [self.get(space, key) for key in keys]
+
+    def spaces(self) -> list[str]:
+        """Names of the spaces that existed then, sorted."""
+        return sorted(self._snapshots)
+
+    def scan(
+        self,
+        space: str,
+        *,
+        lower: bytes | None = None,
+        upper: bytes | None = None,
+        upper_inclusive: bool = True,
+        reverse: bool = False,
+    ) -> Iterator[Entry]:
+        """Entries between two keys then."""
+        snapshot = self._snapshots.get(space)
+        if snapshot is None:
+            return iter(())
+        entries = self._database._opened(snapshot, lower, upper, reverse=reverse)
+        return _cut(entries, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
+
+    def close(self) -> None:
+        """Let go. Scans opened from it go on."""
+        self._snapshots = {}

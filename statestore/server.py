@@ -153,12 +153,13 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
     def _entries(self, task: Task, command: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         isolation = Isolation(command["isolation"])
         lower, upper = _unhex(command.get("lower")), _unhex(command.get("upper"))
+        space = task.spec.store.name
         if command.get("key") is not None:
             key = bytes.fromhex(command["key"])
-            value = task.store.get(key, isolation)
+            value = task.store.get(space, key, isolation)
             entries = iter([] if value is None else [(key, value)])
         else:
-            entries = task.store.scan(lower=lower, upper=upper, isolation=isolation)
+            entries = task.store.scan(space, lower=lower, upper=upper, isolation=isolation)
         yield from entry_batches(entries)
 
     def close_tasks(self) -> None:

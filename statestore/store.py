@@ -9,8 +9,14 @@ uncommitted writes; with `Isolation.READ_COMMITTED` it sees the last committed v
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import Enum
+from typing import TYPE_CHECKING
+
+from statestore.iterator import StoreIterator
+
+if TYPE_CHECKING:
+    from statestore.context import StoreContext
 
 Entry = tuple[bytes, bytes]
 
@@ -25,7 +31,9 @@ class Isolation(Enum):
 class TransactionalMechanism(Enum):
     """How a store keeps uncommitted writes apart (KIP-844, `RocksDBTransactionalMechanism`)."""
 
-    INDEXED_BATCH = "indexed_batch"
+    INDEXED_BATCH = "indexed_batch"  # in memory, one atomic write at commit
+    SECONDARY_STORE = "secondary_store"  # in a temporary RocksDB, copied at commit under a commit file
+    AUTO = "auto"  # the first, and the second once the writes no longer fit
 
 
 class StateStore(ABC):
@@ -37,8 +45,8 @@ class StateStore(ABC):
         """The store's name, unique in its task."""
 
     @abstractmethod
-    def init(self) -> None:
-        """Open the store. A transactional store opens its first transaction here."""
+    def init(self, context: StoreContext) -> None:
+        """Open the store in its task. A transactional store opens its first transaction here."""
 
     def transactional(self) -> bool:
         """Whether writes apply atomically at `commit` (KIP-844). False unless a store says otherwise."""
@@ -53,10 +61,10 @@ class StateStore(ABC):
         """True between `init` and `close`."""
 
     @abstractmethod
-    def commit(self, offset: int) -> None:
+    def commit(self, offset: int | None) -> None:
         """Make all writes since the last commit part of the committed version, together with `offset`.
 
-        `offset` is the changelog's next offset to read (exclusive end of what the store holds).
+        `offset` is the changelog's next offset to read (exclusive end of what the store holds); None forgets it.
         """
 
     @abstractmethod
@@ -114,30 +122,32 @@ class KeyValueStore(StateStore):
         upper_inclusive: bool = True,
         reverse: bool = False,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
-    ) -> Iterator[Entry]:
+    ) -> StoreIterator[bytes, bytes]:
         """Entries with `lower` <= key <= `upper` in key order, as they are when the scan begins; None leaves an end open."""
 
     def range(
         self, lower: bytes | None, upper: bytes | None, isolation: Isolation = Isolation.READ_UNCOMMITTED
-    ) -> Iterator[Entry]:
+    ) -> StoreIterator[bytes, bytes]:
         """Entries between two keys, both included, ascending. None is an open end."""
         return self.scan(lower=lower, upper=upper, isolation=isolation)
 
     def reverse_range(
         self, lower: bytes | None, upper: bytes | None, isolation: Isolation = Isolation.READ_UNCOMMITTED
-    ) -> Iterator[Entry]:
+    ) -> StoreIterator[bytes, bytes]:
         """`range`, descending."""
         return self.scan(lower=lower, upper=upper, reverse=True, isolation=isolation)
 
-    def all(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Iterator[Entry]:
+    def all(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> StoreIterator[bytes, bytes]:
         """Every entry, ascending."""
         return self.scan(lower=None, upper=None, isolation=isolation)
 
-    def reverse_all(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Iterator[Entry]:
+    def reverse_all(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> StoreIterator[bytes, bytes]:
         """Every entry, descending."""
         return self.scan(lower=None, upper=None, reverse=True, isolation=isolation)
 
-    def prefix_scan(self, prefix: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Iterator[Entry]:
+    def prefix_scan(
+        self, prefix: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> StoreIterator[bytes, bytes]:
         """Entries whose key starts with `prefix`, ascending."""
         return self.scan(lower=prefix, upper=after_prefix(prefix), upper_inclusive=False, isolation=isolation)
 

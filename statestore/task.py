@@ -25,7 +25,6 @@ from statestore.batches import POSITION, BatchesLog, Position, encode
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable, Unrecoverable
 from statestore.failpoints import reach
-from statestore.indexed_batch import IndexedBatchStore
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
 from statestore.lockholder import end_zombie, record_owner
 from statestore.ownership import own, require_newest
@@ -33,6 +32,8 @@ from statestore.partitioner import tasks_of
 from statestore.recovery import Found, RecoveryPlan, Way, now_ms, plan_recovery, replay, require_no_records
 from statestore.rocks import LockHeld
 from statestore.staging import Staged
+from statestore.store import Isolation
+from statestore.transactions.indexed_batch import IndexedBatchTransaction
 from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase, wipe
 
 log = structlog.get_logger()
@@ -80,7 +81,7 @@ class Task:
         self._position: Position | None = None
         self._producer: TransactionalProducer | None = None
         self._database: TaskDatabase | None = None
-        self._store: IndexedBatchStore | None = None
+        self._store: IndexedBatchTransaction | None = None
         self._staged: Staged | None = None
         self._log = log.bind(pipeline=spec.pipeline, task=spec.name, epoch=epoch)
 
@@ -144,10 +145,7 @@ class Task:
 
     def _become_running(self) -> None:
         assert self._database is not None
-        self._store = IndexedBatchStore(
-            self.spec.store.name, self._database, topic_id=self.spec.store.changelog_topic_id
-        )
-        self._store.init()
+        self._store = IndexedBatchTransaction(self.spec.store.name, self._database.database)
         self._staged = None
         self.committed_batch = -1 if self._position is None else self._position.batch
         self.token = secrets.randbits(62)
@@ -172,8 +170,8 @@ class Task:
             self._release()
 
     @property
-    def store(self) -> IndexedBatchStore:
-        """The open store. Raises `Unavailable` when the task is not running."""
+    def store(self) -> IndexedBatchTransaction:
+        """The store's open transaction; its one space has the store's name. Raises `Unavailable` unless running."""
         if self._store is None or self.state is not TaskState.RUNNING:
             raise Unavailable("task is not running", task=self.spec.name, state=self.state.value)
         return self._store
@@ -184,7 +182,8 @@ class Task:
         """Committed states of the keys, and the token of the version they are of."""
         with self._lock:
             self._require_mine(keys)
-            return self.store.get_committed(keys.to_pylist()), self.token
+            found = self.store.get_many(self.spec.store.name, keys.to_pylist(), Isolation.READ_COMMITTED)
+            return found, self.token
 
     def begin_stage(self, *, batch: int, attempt: int, token: int) -> Staged:
         """Start collecting an attempt. Raises `Unavailable` if its rows were read at another version."""
@@ -207,7 +206,7 @@ class Task:
                 raise Unavailable("task went on while rows were staged", task=self.spec.name, batch=staged.batch)
             staged.closed = True
             self.store.rollback()
-            self.store.put_all(zip(staged.keys, staged.states, strict=True))
+            self.store.put_all(self.spec.store.name, zip(staged.keys, staged.states, strict=True))
             self._staged = staged
             reach("stage.closed")
 
@@ -322,8 +321,7 @@ class Task:
         try:
             reach("apply.before-write")
             checkpoint = Checkpoint(position.batch, position.stores)
-            self._database.apply({self.spec.store.name: self.store.uncommitted()}, checkpoint)
-            self.store.rollback()
+            self.store.commit(*self._database.entries(checkpoint))
             reach("apply.written")
         except RollforwardError as error:
             self.state = TaskState.BROKEN
@@ -342,7 +340,7 @@ class Task:
             }
             if self.state is TaskState.RUNNING and self._database is not None:
                 database, store = self._database.database, self.spec.store.name
-                figures["keys"] = self.store.approximate_num_entries()
+                figures["keys"] = database.estimate(store)
                 figures["bytes"] = database.property(store, "live-sst-files-size") + database.property(
                     store, "size-all-mem-tables"
                 )

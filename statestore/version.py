@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from statestore.config import RocksConfig
 from statestore.errors import FormatUnsupported, TaskCorrupted
-from statestore.rocks import Changes, Database
+from statestore.rocks import Database
+from statestore.spaces.base import Changes
 
 FORMAT = 1
 _FAMILY = "checkpoint"
@@ -65,11 +65,10 @@ class TaskDatabase:
         raw = self.database.get(_FAMILY, _KEY)
         return None if raw is None else _parse(raw, self.folder)
 
-    def apply(self, changes: Mapping[str, Changes], checkpoint: Checkpoint) -> None:
-        """Make `changes` and `checkpoint` the committed version, atomically."""
+    def entries(self, checkpoint: Checkpoint) -> tuple[str, Changes]:
+        """Space and entries by which a write makes `checkpoint` the committed version, stamped with the time."""
         stamped = asdict(checkpoint) | {"written_at_ms": time.time_ns() // 1_000_000}
-        record = json.dumps(stamped, separators=(",", ":")).encode()
-        self.database.write({**changes, _FAMILY: [(_KEY, record)]})
+        return _FAMILY, [(_KEY, json.dumps(stamped, separators=(",", ":")).encode())]
 
     def close(self) -> None:
         """Release the folder."""

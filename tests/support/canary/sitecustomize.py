@@ -46,7 +46,9 @@ def _uncommitted_batch_applied() -> None:
 
     def close_stage(self, staged):  # type: ignore[no-untyped-def]
         checkpoint = self._database.checkpoint() or Checkpoint(-1)
-        self._database.apply({self.spec.store.name: zip(staged.keys, staged.states, strict=True)}, checkpoint)
+        space, entries = self._database.entries(checkpoint)
+        changes = zip(staged.keys, staged.states, strict=True)
+        self._database.database.write({self.spec.store.name: changes, space: entries})
         original(self, staged)
 
     Task.close_stage = close_stage

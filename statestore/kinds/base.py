@@ -1,0 +1,259 @@
+"""What every store kind shares: opening, the open transaction, the changelog, commit, recovery and restoring."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, TypeVar
+
+from statestore import changelog_topic
+from statestore.context import ChangelogRecord, Headers, StoreContext, StoreVersion
+from statestore.errors import FormatUnsupported, InvalidStateStore, TaskCorrupted
+from statestore.iterator import StoreIterator
+from statestore.position import Position, changelog_headers, position_of
+from statestore.spaces.base import Changes
+from statestore.store import Isolation, StateStore, TransactionalMechanism
+from statestore.transactions.base import Transaction
+from statestore.transactions.direct import DirectTransaction
+
+K = TypeVar("K")
+V = TypeVar("V")
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Kind(StateStore):
+    """A store over a transaction: the space of its name, or spaces whose names begin with it and a dot.
+
+    layout: what its data looks like on disk, `<kind>/<version>`. Data of another layout is refused, unless it is one
+        of `reads_layouts`, which the kind upgrades.
+    """
+
+    layout: ClassVar[str] = ""
+    reads_layouts: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        mechanism: TransactionalMechanism | None = TransactionalMechanism.INDEXED_BATCH,
+        persistent: bool = True,
+        logged: bool = True,
+    ) -> None:
+        if name is None:
+            raise TypeError("a store's name is a string, not None")
+        if not _NAME.fullmatch(name):
+            # A dot separates the store's name from its spaces; files and topics are named after stores.
+            raise ValueError(f"a store's name has letters, digits, _ and -: {name!r}")
+        self._name = name
+        self._mechanism = mechanism
+        self._persistent = persistent
+        self._logged = logged
+        self._context: StoreContext | None = None
+        self._transaction: Transaction | None = None
+        self._committed = StoreVersion()
+        self._stream_time_ms = -1
+        self._position = Position()
+
+    # Lifecycle.
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def transactional(self) -> bool:
+        return self._mechanism is not None
+
+    def persistent(self) -> bool:
+        return self._persistent
+
+    def is_open(self) -> bool:
+        return self._transaction is not None
+
+    def init(self, context: StoreContext) -> None:
+        """Open. Raises `TaskCorrupted` if the content may belong to no commit: wipe the store and restore it."""
+        context.register(self)
+        self._context = context
+        transaction = context.transaction(self._name, self._mechanism, persistent=self._persistent)
+        try:
+            transaction.recover()
+            self._check(transaction)
+            self._transaction = transaction
+            self._read_version()
+            self._mark()
+            self._opened()
+        except BaseException:
+            self._transaction = None
+            transaction.close()
+            raise
+
+    def _check(self, transaction: Transaction) -> None:
+        """Refuse content that this store cannot read, or that no commit stands for."""
+        found = self.context.version(self._name, persistent=self._persistent) or StoreVersion()
+        if found.layout and self.layout and found.layout not in {self.layout, *self.reads_layouts}:
+            raise FormatUnsupported(
+                "store was written by another kind", store=self._name, found=found.layout, expected=self.layout
+            )
+        if not self.context.exactly_once or not self._persistent or not self._logged:
+            return
+        if found.running:
+            raise TaskCorrupted("store was not closed: what it holds belongs to no commit", store=self._name)
+        if found.offset is None and any(next(transaction.scan(s), None) for s in transaction.base_spaces()):
+            raise TaskCorrupted("store has data, but no committed offset", store=self._name)
+
+    def _read_version(self) -> None:
+        self._committed = self.context.version(self._name, persistent=self._persistent) or StoreVersion()
+        self._stream_time_ms = self._committed.stream_time_ms
+        self._position = self._committed.position
+
+    def _mark(self) -> None:
+        """Write down which layout begins here, and that a store without transactions is being written."""
+        version = replace(self._committed, layout=self.layout, running=self._unprotected)
+        if version != self._committed:
+            self._write_version(version if not self._unprotected else replace(version, offset=None))
+            self._committed = version
+
+    @property
+    def _unprotected(self) -> bool:
+        """Writes between commits reach the base, though only commits may: KIP-844 takes its offset away meanwhile."""
+        return self._mechanism is None and self.context.exactly_once
+
+    def _write_version(self, version: StoreVersion) -> None:
+        space, entries = self.context.version_entries(self._name, version)
+        self.transaction.restore({space: entries})
+
+    def _opened(self) -> None:
+        """For subclasses: the transaction is open and stands at the committed version."""
+
+    def commit(self, offset: int | None) -> None:
+        version = replace(self._committed, offset=offset, stream_time_ms=self._stream_time_ms, position=self._position)
+        written = replace(version, offset=None) if self._unprotected else version
+        self.transaction.commit(*self.context.version_entries(self._name, written))
+        self._committed = version
+
+    def rollback(self) -> None:
+        """Forget the open transaction: its writes, its position, its stream time."""
+        self.transaction.rollback()
+        if self.transactional():
+            self._read_version()
+        self._opened()
+
+    def recover(self, offset: int | None) -> int | None:
+        self.transaction.recover()
+        if self.transactional():
+            self._read_version()
+        self._opened()
+        return self._committed.offset
+
+    def committed_offset(self) -> int | None:
+        """The changelog offset that the last commit gave; None if it gave none."""
+        return self._committed.offset
+
+    def flush_cache(self) -> None:
+        """Bring what is only cached to the store and its changelog: before the task's Kafka transaction ends."""
+
+    def flush(self) -> None:
+        self.transaction.base.flush()
+
+    def close(self) -> None:
+        transaction, self._transaction = self._transaction, None
+        if transaction is None:
+            return
+        if isinstance(transaction, DirectTransaction) and self._unprotected and not transaction.dirty:
+            # Nothing was written since the commit, so its offset is true and may be kept.
+            space, entries = self.context.version_entries(self._name, replace(self._committed, running=False))
+            transaction.restore({space: entries})
+        transaction.close()
+
+    # Restoring from the changelog.
+
+    def restore(self, records: Sequence[ChangelogRecord], *, offset: int | None = None) -> None:
+        """Take in records of the changelog, in its order, with one atomic write past the open transaction.
+
+        `offset` is the next offset to read after them; a restore that dies goes on from there. Positions that the
+        records carry are taken over.
+        """
+        changes = self._restored(records)
+        position = self._committed.position
+        for record in records:
+            position = position.merged(position_of(record.headers))
+        version = replace(
+            self._committed,
+            offset=self._committed.offset if offset is None else offset,
+            stream_time_ms=max(self._stream_time_ms, self._committed.stream_time_ms),
+            position=position,
+        )
+        written = replace(version, offset=None) if self._unprotected else version
+        space, entries = self.context.version_entries(self._name, written)
+        self.transaction.restore({**changes, space: entries})
+        self._committed, self._position = version, self._position.merged(position)
+        self.context.count("restore-total", self._name, len(records))
+
+    def _restored(self, records: Sequence[ChangelogRecord]) -> Mapping[str, Changes]:
+        """For subclasses: what the records change, per space. May call `_observe`."""
+        return {self._name: [(record.key, record.value) for record in records]}
+
+    def changelog_config(self) -> dict[str, str]:
+        """Topic settings of the changelog."""
+        return changelog_topic.compacted()
+
+    # For subclasses.
+
+    @property
+    def context(self) -> StoreContext:
+        """The task around. Raises `InvalidStateStore` before `init`."""
+        if self._context is None:
+            raise InvalidStateStore("store is not initialised", store=self._name)
+        return self._context
+
+    @property
+    def transaction(self) -> Transaction:
+        """The open transaction. Raises `InvalidStateStore` if the store is not open."""
+        if self._transaction is None:
+            raise InvalidStateStore("store is not open", store=self._name)
+        return self._transaction
+
+    def position(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Position:
+        """Which input is in the store at that isolation."""
+        uncommitted = isolation is Isolation.READ_UNCOMMITTED or not self.transactional()
+        return self._position if uncommitted else self._committed.position
+
+    @property
+    def stream_time_ms(self) -> int:
+        """The highest time the store has seen, uncommitted writes included; -1 before the first."""
+        return self._stream_time_ms
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        """Keys and values written since the last commit, overwrites counted again; 0 if not transactional."""
+        return self.transaction.uncommitted_bytes
+
+    def _observe(self, time_ms: int) -> None:
+        self._stream_time_ms = max(self._stream_time_ms, time_ms)
+
+    def _advance_position(self) -> None:
+        record = self.context.record
+        if record is not None:
+            self._position = self._position.advanced(record.topic, record.partition, record.offset)
+
+    def _record_time_ms(self) -> int:
+        """The time of the input record being processed; 0 outside of one."""
+        record = self.context.record
+        return 0 if record is None else record.timestamp_ms
+
+    def _log(self, key: bytes, value: bytes | None, timestamp_ms: int, headers: Headers = ()) -> None:
+        """One record to the changelog, if the store has one. Advance the position before."""
+        if self._logged:
+            if self.context.positions_in_changelog:
+                headers = (*headers, *changelog_headers(self._position))
+            self.context.log(ChangelogRecord(self._name, key, value, timestamp_ms, headers))
+
+    def _iterate(self, entries: Iterator[tuple[K, V]], *, ends_with_store: bool = False) -> StoreIterator[K, V]:
+        """`entries` as what a read gives: it fails, or ends, once this store is closed."""
+        transaction = self.transaction
+        return StoreIterator(entries, lambda: self._transaction is transaction, ends_with_store=ends_with_store)
+
+
+def require_key(key: bytes) -> None:
+    """Raises `TypeError` for anything but bytes."""
+    if not isinstance(key, bytes):
+        raise TypeError(f"a key is bytes, not {type(key).__name__}")

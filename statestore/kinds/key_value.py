@@ -1,0 +1,108 @@
+"""A sorted map from bytes to bytes, plain or with a time in front of each value.
+
+Plain: one space of the store's name, values as they are given; the changelog has key and value, and the input
+record's time. Timestamped: values are an 8-byte big-endian time in ms and the value; the changelog has the value alone
+and that time as the record's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from statestore.iterator import StoreIterator
+from statestore.kinds.base import Kind, require_key
+from statestore.store import Isolation, KeyValueStore
+
+
+class KeyValue(Kind, KeyValueStore):
+    """Keys and values are bytes; None deletes; an empty value is a value."""
+
+    layout = "key-value/1"
+
+    @property
+    def _space(self) -> str:
+        return self._name
+
+    def get(self, key: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes | None:
+        require_key(key)
+        return self.transaction.get(self._space, key, isolation)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        require_key(key)
+        self._write(key, value)
+        self._advance_position()
+        self._log_change(key, value)
+
+    def put_all(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
+        changes = list(entries)
+        for key, _ in changes:
+            require_key(key)
+        self._write_all(changes)
+        self._advance_position()
+        for key, value in changes:
+            self._log_change(key, value)
+
+    def scan(
+        self,
+        *,
+        lower: bytes | None,
+        upper: bytes | None,
+        upper_inclusive: bool = True,
+        reverse: bool = False,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    ) -> StoreIterator[bytes, bytes]:
+        if lower is not None and upper is not None and lower > upper:
+            return self._iterate(iter(()))
+        entries = self._entries(lower, upper, upper_inclusive=upper_inclusive, reverse=reverse, isolation=isolation)
+        if self._persistent or self.transactional():
+            return self._iterate(entries)
+        return _Live(self, self._iterate(entries))
+
+    def approximate_num_entries(self) -> int:
+        return self.transaction.base.estimate(self._space)
+
+    # The layout.
+
+    def _write(self, key: bytes, value: bytes | None) -> None:
+        self.transaction.put(self._space, key, value)
+
+    def _write_all(self, changes: list[tuple[bytes, bytes | None]]) -> None:
+        self.transaction.put_all(self._space, changes)
+
+    def _entries(
+        self, lower: bytes | None, upper: bytes | None, *, upper_inclusive: bool, reverse: bool, isolation: Isolation
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return self.transaction.scan(
+            self._space,
+            lower=lower,
+            upper=upper,
+            upper_inclusive=upper_inclusive,
+            reverse=reverse,
+            isolation=isolation,
+        )
+
+    def _log_change(self, key: bytes, value: bytes | None) -> None:
+        self._log(key, value, self._record_time_ms())
+
+
+class _Live(StoreIterator[bytes, bytes]):
+    """Skips what was deleted since: a store in memory without transactions has no older view to keep to."""
+
+    def __init__(self, store: KeyValue, entries: StoreIterator[bytes, bytes]) -> None:
+        super().__init__(iter(()))
+        self._store = store
+        self._beneath = entries
+
+    def _look(self) -> tuple[bytes, bytes] | None:
+        while (entry := self._beneath._look()) is not None:
+            if self._store.get(entry[0]) is not None:
+                return entry
+            next(self._beneath)
+        return None
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        self._look()
+        return next(self._beneath)
+
+    def close(self) -> None:
+        self._beneath.close()

@@ -1,0 +1,217 @@
+"""What window and session stores share: entries in segments by time, expiry, lateness, reads over segments.
+
+Each entry belongs to one time, and its segment is a space of its own. When stream time moves on, segments that are
+dead by it are dropped, staged in the open transaction like any other write. Kafka Streams' two backings differ in three
+ways, and so do these:
+
+| | persistent | in memory |
+|---|---|---|
+| too late to be written | when the whole segment is dead | at stream time - retention, exactly |
+| order over keys | segment by segment, in one by key, then time | by time, then key |
+| a dropped segment under an open iterator | its entries are gone | its entries are still given |
+
+An iterator of the uncommitted version opens a segment when it comes to it, so it sees writes made there until then. One
+of the committed version opens all of them at once: it shows one version.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from threading import Lock
+from weakref import WeakSet
+
+from statestore.context import ChangelogRecord, StoreVersion
+from statestore.kinds.base import Kind
+from statestore.layouts.segments import Segments, default_interval_ms
+from statestore.spaces.base import Change, Changes
+from statestore.store import Entry, Isolation, TransactionalMechanism
+
+DROPPED_RECORDS = "dropped-records-total"
+
+OpenSegment = Callable[[int], Iterator[Entry]]
+
+
+class SegmentScan:
+    """Entries of several segments, one segment after the other."""
+
+    def __init__(self, numbers: Iterable[int], open_segment: OpenSegment) -> None:
+        self._waiting = deque(numbers)
+        self._open_segment = open_segment
+        self._held: dict[int, Iterator[Entry]] = {}
+        self._current: Iterator[Entry] = iter(())
+        self._lock = Lock()
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self
+
+    def __next__(self) -> Entry:
+        while (entry := next(self._current, None)) is None:
+            self._advance()
+        return entry
+
+    def _advance(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                raise StopIteration
+            number = self._waiting.popleft()
+            held = self._held.pop(number, None)
+            self._current = self._open_segment(number) if held is None else held
+
+    def hold(self, number: int) -> None:
+        """Open a segment now that is still to come, so that what happens to it later does not matter."""
+        with self._lock:
+            if number in self._waiting and number not in self._held:
+                self._held[number] = self._open_segment(number)
+
+
+class Segmented(Kind):
+    """A store whose entries expire by segment. Times and lengths are ms."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        retention_ms: int,
+        segment_interval_ms: int | None = None,
+        segment_suffix: str = "",
+        mechanism: TransactionalMechanism | None = TransactionalMechanism.INDEXED_BATCH,
+        persistent: bool = True,
+        logged: bool = True,
+    ) -> None:
+        super().__init__(name, mechanism=mechanism, persistent=persistent, logged=logged)
+        interval_ms = default_interval_ms(retention_ms) if segment_interval_ms is None else segment_interval_ms
+        # With another interval, segments would be looked for in the wrong places: it is part of the layout.
+        self.layout = f"{self.layout}/{interval_ms}"  # type: ignore[misc]
+        self.reads_layouts = frozenset(f"{known}/{interval_ms}" for known in self.reads_layouts)  # type: ignore[misc]
+        self._segments = Segments(name, retention_ms, interval_ms, segment_suffix)
+        self._oldest_live = 0
+        self._scans: WeakSet[SegmentScan] = WeakSet()
+
+    @property
+    def retention_ms(self) -> int:
+        """How long after its time an entry can be read, in stream time."""
+        return self._segments.retention_ms
+
+    @abstractmethod
+    def _place(self, stored_key: bytes) -> tuple[int, bytes]:
+        """Time and key of a stored key. The time decides segment and expiry."""
+
+    # Writing.
+
+    def _opened(self) -> None:
+        self._oldest_live = 0
+        self._expire(self.transaction.drop)
+
+    def _write(self, stored_key: bytes, value: bytes | None, time_ms: int) -> None:
+        """Set or delete one entry, unless it comes too late: then it is counted and nothing is written."""
+        self._observe(time_ms)
+        if self._is_late(time_ms):
+            self.context.count(DROPPED_RECORDS, self.name)
+            return
+        self._expire(self.transaction.drop)
+        self.transaction.put(self._space(time_ms), stored_key, value)
+
+    def _space(self, time_ms: int) -> str:
+        return self._segments.space(self._segments.number(time_ms))
+
+    def _is_late(self, time_ms: int) -> bool:
+        if self._persistent:
+            return self._segments.number(time_ms) < self._segments.oldest_live(self._stream_time_ms)
+        return time_ms < self._segments.readable_from(self._stream_time_ms)
+
+    def _expire(self, drop: Callable[[str], None]) -> None:
+        """Drop the segments that stream time has left behind."""
+        oldest = self._segments.oldest_live(self._stream_time_ms)
+        if oldest <= self._oldest_live:
+            return
+        self._oldest_live = oldest
+        for number in self._segments.numbers(self.transaction.spaces()):
+            if number < oldest:
+                if not self._persistent:
+                    self._hold(number)
+                drop(self._segments.space(number))
+
+    def _hold(self, number: int) -> None:
+        for scan in list(self._scans):
+            scan.hold(number)
+
+    def _restored(self, records: Sequence[ChangelogRecord]) -> Mapping[str, Changes]:
+        """Stream time first moves to the newest of all records, so what is dead by then is never written."""
+        for record in records:
+            self._observe(self._place(record.key)[0])
+        self._expire(self.transaction.base.drop)
+        changes: dict[str, list[Change]] = {}
+        for record in records:
+            time_ms = self._place(record.key)[0]
+            if not self._is_late(time_ms):
+                changes.setdefault(self._space(time_ms), []).append((record.key, self._restored_value(record)))
+        return changes
+
+    def _restored_value(self, record: ChangelogRecord) -> bytes | None:
+        return record.value
+
+    # Reading.
+
+    def _readable_from(self, isolation: Isolation) -> int:
+        return self._segments.readable_from(self._stream_time(isolation))
+
+    def _stream_time(self, isolation: Isolation) -> int:
+        committed = isolation is Isolation.READ_COMMITTED and self.transactional()
+        return self._committed.stream_time_ms if committed else self._stream_time_ms
+
+    def _get(self, stored_key: bytes, time_ms: int, isolation: Isolation) -> bytes | None:
+        """The value of one entry, if it is not expired."""
+        if time_ms < self._readable_from(isolation):
+            return None
+        return self.transaction.get(self._space(time_ms), stored_key, isolation)
+
+    def _scan(
+        self,
+        bounds: tuple[bytes | None, bytes | None],
+        from_ms: int,
+        to_ms: int,
+        *,
+        one_key: bool = False,
+        reverse: bool,
+        isolation: Isolation,
+    ) -> Iterator[Entry]:
+        """Entries whose stored key lies in `bounds` and whose time lies between the two, both included.
+
+        What expired before the call is left out; what expires later is not, as far as it is still there.
+        """
+        transaction = self.transaction
+        first = max(from_ms, self._readable_from(isolation))
+        last = min(to_ms, self._stream_time(isolation))
+        numbers = range(self._segments.number(first), self._segments.number(last) + 1) if first <= last else range(0)
+        lower, upper = bounds
+
+        def open_segment(number: int) -> Iterator[Entry]:
+            space = self._segments.space(number)
+            entries = transaction.scan(space, lower=lower, upper=upper, reverse=reverse, isolation=isolation)
+            return entries if one_key or self._persistent else self._by_time(entries, reverse=reverse)
+
+        ordered = list(reversed(numbers) if reverse else numbers)
+        if isolation is Isolation.READ_COMMITTED:
+            scan = self._scan_of_one_version(ordered, open_segment)
+        else:
+            scan = SegmentScan(ordered, open_segment)
+            self._scans.add(scan)
+        return (entry for entry in scan if first <= self._place(entry[0])[0] <= to_ms)
+
+    def _scan_of_one_version(self, numbers: list[int], open_segment: OpenSegment) -> SegmentScan:
+        """Open all segments, and again if a commit came between: it writes the store's version in its one step."""
+        while True:
+            known, stored = self._committed, self._stored_version()
+            scan = SegmentScan(numbers, open_segment)
+            for number in numbers:
+                scan.hold(number)
+            if len(numbers) < 2 or (known is self._committed and stored == self._stored_version()):
+                return scan
+
+    def _stored_version(self) -> StoreVersion | None:
+        return self.context.version(self.name, persistent=self._persistent)
+
+    def _by_time(self, entries: Iterator[Entry], *, reverse: bool) -> Iterator[Entry]:
+        return iter(sorted(entries, key=lambda entry: (*self._place(entry[0]), entry[0]), reverse=reverse))

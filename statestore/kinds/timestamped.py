@@ -1,0 +1,108 @@
+"""A key-value store whose values begin with the time of their record, and its upgrade from one without.
+
+The data is in the space `<store>.timestamped`. A store that was plain before has the space `<store>`, too; while that
+holds anything, a read looks into both, the owner's reads of single keys move what they find, and writes leave the
+plain copy behind. A moved value has the time -1: it is not known. Upgrading is part of the open transaction like any
+write, and once the plain space is empty the next opening drops it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from threading import RLock
+
+from statestore.context import ChangelogRecord
+from statestore.kinds.key_value import KeyValue
+from statestore.overlay import merge
+from statestore.spaces.base import Changes
+from statestore.store import Isolation
+
+_TIME = struct.Struct(">q")
+UNKNOWN_TIME = _TIME.pack(-1)
+
+
+class TimestampedKeyValue(KeyValue):
+    """Values are given and stored as 8-byte big-endian time in ms and value."""
+
+    layout = "timestamped-key-value/1"
+    reads_layouts = frozenset({"key-value/1"})
+
+    @property
+    def _space(self) -> str:
+        return f"{self._name}.timestamped"
+
+    def _opened(self) -> None:
+        # A reader's thread may move a value, too: it must not undo a write of the owner's.
+        self._moving = RLock()
+        self._upgrading = self._name in self.transaction.spaces()
+        if self._upgrading and next(self.transaction.scan(self._name), None) is None:
+            self.transaction.drop(self._name)
+            self._upgrading = False
+
+    @property
+    def upgrading(self) -> bool:
+        """Whether there is plain data still."""
+        return self._upgrading
+
+    def get(self, key: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes | None:
+        if not self._upgrading:
+            return super().get(key, isolation)
+        with self._moving:
+            found = super().get(key, isolation)
+            plain = self.transaction.get(self._name, key, isolation) if found is None else None
+            if plain is None:
+                return found
+            if isolation is Isolation.READ_UNCOMMITTED:
+                self._write(key, UNKNOWN_TIME + plain)
+            return UNKNOWN_TIME + plain
+
+    def _write(self, key: bytes, value: bytes | None) -> None:
+        with self._moving:
+            super()._write(key, value)
+            if self._upgrading:
+                self.transaction.put(self._name, key, None)
+
+    def _write_all(self, changes: list[tuple[bytes, bytes | None]]) -> None:
+        with self._moving:
+            super()._write_all(changes)
+            if self._upgrading:
+                self.transaction.put_all(self._name, [(key, None) for key, _ in changes])
+
+    def _entries(
+        self, lower: bytes | None, upper: bytes | None, *, upper_inclusive: bool, reverse: bool, isolation: Isolation
+    ) -> Iterator[tuple[bytes, bytes]]:
+        timestamped = super()._entries(
+            lower, upper, upper_inclusive=upper_inclusive, reverse=reverse, isolation=isolation
+        )
+        if not self._upgrading:
+            return timestamped
+        plain = self.transaction.scan(
+            self._name,
+            lower=lower,
+            upper=upper,
+            upper_inclusive=upper_inclusive,
+            reverse=reverse,
+            isolation=isolation,
+        )
+        return merge(((key, UNKNOWN_TIME + value) for key, value in plain), timestamped, reverse=reverse)
+
+    def approximate_num_entries(self) -> int:
+        plain = self.transaction.base.estimate(self._name) if self._upgrading else 0
+        return super().approximate_num_entries() + plain
+
+    def _log_change(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self._log(key, None, self._record_time_ms())
+        else:
+            self._log(key, value[8:], _TIME.unpack_from(value)[0])
+
+    def _restored(self, records: Sequence[ChangelogRecord]) -> Mapping[str, Changes]:
+        pack = _TIME.pack
+        changes = [
+            (record.key, None if record.value is None else pack(record.timestamp_ms) + record.value)
+            for record in records
+        ]
+        if not self._upgrading:
+            return {self._space: changes}
+        return {self._space: changes, self._name: [(record.key, None) for record in records]}

@@ -1,0 +1,89 @@
+"""Where committed data lives: named spaces, each a sorted map from bytes to bytes.
+
+A store kind is a layout over spaces: a key-value store has one, a windowed store has one per segment. A `Base` knows
+nothing of transactions; what it holds is committed. One `write` is atomic over all of its spaces, so a store's
+changes and the offset they stand at go in together. Dropping a space is a deletion of files, never a scan.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+
+from statestore.ranges import Range
+from statestore.store import Entry
+
+Change = tuple[bytes, bytes | None]
+Changes = Iterable[Change]
+
+
+class Base(ABC):
+    """Committed data. Safe for one writer and any number of readers."""
+
+    @property
+    @abstractmethod
+    def persistent(self) -> bool:
+        """Whether the content outlives the process."""
+
+    @property
+    @abstractmethod
+    def is_open(self) -> bool:
+        """True until `close`."""
+
+    @abstractmethod
+    def spaces(self) -> list[str]:
+        """Names of the spaces that exist, sorted."""
+
+    @abstractmethod
+    def create(self, space: str) -> None:
+        """Make an empty space. Harmless if it exists."""
+
+    @abstractmethod
+    def drop(self, space: str) -> None:
+        """Delete a space and its content. Harmless if it does not exist. Scans under way keep their view."""
+
+    @abstractmethod
+    def get(self, space: str, key: bytes) -> bytes | None:
+        """The value of one key; None if there is none or the space does not exist."""
+
+    @abstractmethod
+    def get_many(self, space: str, keys: list[bytes]) -> list[bytes | None]:
+        """Values of the keys, in their order."""
+
+    @abstractmethod
+    def scan(
+        self,
+        space: str,
+        *,
+        lower: bytes | None = None,
+        upper: bytes | None = None,
+        upper_inclusive: bool = True,
+        reverse: bool = False,
+    ) -> Iterator[Entry]:
+        """Entries with `lower` <= key <= `upper` in key order, as they are at the call; None leaves an end open."""
+
+    @abstractmethod
+    def write(
+        self,
+        changes: Mapping[str, Changes],
+        deleted: Mapping[str, Iterable[Range]] | None = None,
+        *,
+        sync: bool = False,
+    ) -> None:
+        """Apply all changes, of all spaces, in one atomic step. None deletes. Creates spaces that do not exist.
+
+        `deleted` are ranges of keys, deleted before the changes are applied. `sync` returns when the disk has it,
+        and all that was written before.
+        """
+
+    @abstractmethod
+    def estimate(self, space: str) -> int:
+        """An estimate of the number of keys; exact in memory; 0 if the space does not exist."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Bring what was written to disk."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything. Scans under way fail with `InvalidStateStore` on their next step. Twice is harmless."""

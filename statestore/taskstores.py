@@ -1,0 +1,174 @@
+"""The stores of one task, without an engine around them: where a program's own Kafka loop opens them.
+
+    <folder>/committed/            one RocksDB: the spaces of all persistent stores, and what they stand at
+    <folder>/<store>.uncommitted/  writes of the open transaction that went to disk
+    <folder>/<store>.commit        there while these are being copied
+
+Stores in memory share one base of their own. What a store stands at is one entry of the space `checkpoint`, written in
+the same step as the store's data: format, layout, changelog offset, stream time, position.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from statestore.config import RocksConfig
+from statestore.context import ChangelogRecord, StoreContext, StoreVersion
+from statestore.errors import FormatUnsupported, TaskCorrupted
+from statestore.metrics import Metrics
+from statestore.position import Position
+from statestore.rocks import Database
+from statestore.spaces.base import Base, Changes
+from statestore.spaces.memory import MemoryBase
+from statestore.store import StateStore, TransactionalMechanism
+from statestore.transactions.base import Transaction, owns
+from statestore.transactions.direct import DirectTransaction
+from statestore.transactions.indexed_batch import IndexedBatchTransaction
+
+FORMAT = 1
+_SPACE = "checkpoint"
+
+
+def _drop_record(record: ChangelogRecord) -> None:
+    """For tasks whose stores have no changelog."""
+
+
+class TaskStores(StoreContext):
+    """One open task folder. One thread writes; any may read.
+
+    sink: gets every changelog record, in the order of the writes; produce it inside the task's Kafka transaction.
+    exactly_once: False takes what a crash left of a store without transactions for good.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sink: Callable[[ChangelogRecord], None] = _drop_record,
+        exactly_once: bool = True,
+        positions_in_changelog: bool = False,
+        rocks: RocksConfig | None = None,
+        uncommitted_bytes_max: int = 64 * 1024 * 1024,
+    ) -> None:
+        self.folder = folder
+        self.exactly_once = exactly_once
+        self.positions_in_changelog = positions_in_changelog
+        self.metrics = Metrics()
+        self._sink = sink
+        self._rocks = rocks or RocksConfig()
+        self._uncommitted_bytes_max = uncommitted_bytes_max
+        self._memory = MemoryBase()
+        self._database: Database | None = None
+        self._stores: dict[str, StateStore] = {}
+
+    def _base(self, *, persistent: bool) -> Base:
+        if not persistent:
+            return self._memory
+        return self.database
+
+    @property
+    def database(self) -> Database:
+        """The RocksDB of the persistent stores, opened when it is first asked for."""
+        if self._database is None:
+            self._database = Database(self.folder / "committed", [_SPACE], self._rocks)
+        return self._database
+
+    # For stores.
+
+    def register(self, store: StateStore) -> None:
+        known = self._stores.get(store.name)
+        if known is not None and known.is_open():
+            raise ValueError(f"task has a store of this name already: {store.name}")
+        if store.name == _SPACE:
+            raise ValueError(f"a store must not be named {_SPACE}: what stores stand at is kept there")
+        self._stores[store.name] = store
+        if not store.persistent():
+            self._forget(self._memory, store.name)
+
+    def transaction(self, store: str, mechanism: TransactionalMechanism | None, *, persistent: bool) -> Transaction:
+        """In memory every mechanism is the indexed batch: there is nothing to recover and no disk to spill to."""
+        if mechanism is None:
+            return DirectTransaction(store, self._base(persistent=persistent))
+        return IndexedBatchTransaction(store, self._base(persistent=persistent))
+
+    def version(self, store: str, *, persistent: bool) -> StoreVersion | None:
+        raw = self._base(persistent=persistent).get(_SPACE, store.encode())
+        return None if raw is None else _parse(raw, store)
+
+    def version_entries(self, store: str, version: StoreVersion) -> tuple[str, Changes]:
+        fields = {
+            "format": FORMAT,
+            "layout": version.layout,
+            "offset": version.offset,
+            "topic_id": version.topic_id,
+            "stream_time_ms": version.stream_time_ms,
+            "position": version.position.to_json(),
+            "running": version.running,
+        }
+        return _SPACE, [(store.encode(), json.dumps(fields, separators=(",", ":")).encode())]
+
+    def log(self, record: ChangelogRecord) -> None:
+        self._sink(record)
+
+    # For the program around.
+
+    @property
+    def counters(self) -> dict[tuple[str, str], float]:
+        """(name of a total, store) -> how often; `metrics` has the rates and latencies."""
+        return self.metrics.totals()
+
+    def wipe(self, store: str) -> None:
+        """Delete all that is left of a closed store: the answer to `TaskCorrupted`, before it is restored."""
+        self._forget(self.database, store)
+        (self.folder / f"{store}.commit").unlink(missing_ok=True)
+        shutil.rmtree(self.folder / f"{store}.uncommitted", ignore_errors=True)
+
+    def _forget(self, base: Base, store: str) -> None:
+        for space in base.spaces():
+            if owns(store, space):
+                base.drop(space)
+        base.write({_SPACE: [(store.encode(), None)]})
+
+    def flush(self) -> None:
+        """Flush every open store. One that fails does not keep the others from it; the first error is raised then."""
+        self._each(lambda store: store.flush())
+
+    def close(self) -> None:
+        """Close every store and release the folder, whatever fails; the first error is raised then."""
+        try:
+            self._each(lambda store: store.close())
+        finally:
+            self._memory.close()
+            if self._database is not None:
+                self._database.close()
+
+    def _each(self, act: Callable[[StateStore], None]) -> None:
+        errors: list[Exception] = []
+        for store in self._stores.values():
+            try:
+                if store.is_open():
+                    act(store)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def _parse(raw: bytes, store: str) -> StoreVersion:
+    try:
+        fields = json.loads(raw)
+        found = fields.pop("format")
+        if found != FORMAT:
+            raise FormatUnsupported("store has another format", store=store, found=found, supported=FORMAT)
+        return StoreVersion(**{**fields, "position": Position.from_json(fields["position"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise TaskCorrupted("what the store stands at is unreadable", store=store, error=error) from error
+
+
+def wipe_task(folder: Path) -> None:
+    """Delete a closed task's local state. It is a cache: the changelogs have it all."""
+    if folder.exists():
+        shutil.rmtree(folder)

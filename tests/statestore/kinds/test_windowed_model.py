@@ -1,0 +1,171 @@
+"""Window and session stores against dicts, and committed reads beside a committing writer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statestore.kinds.session import Session
+from statestore.kinds.window import Window
+from statestore.store import Isolation, TransactionalMechanism
+from statestore.windows import Windowed
+from tests.statestore.conftest import SETUPS, Setup, TaskUnderTest
+
+RETENTION_MS = 100
+INTERVAL_MS = 40
+COMMITTED = Isolation.READ_COMMITTED
+BOTH = [Setup(TransactionalMechanism.INDEXED_BATCH), Setup(TransactionalMechanism.INDEXED_BATCH, persistent=False)]
+
+keys = st.sampled_from([b"", b"\0", b"\0\0", b"a", b"aa", b"\xff"])
+times = st.integers(0, 400)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), keys, times, st.integers(0, 60), st.none() | st.binary(max_size=2)),
+        st.tuples(st.sampled_from(["commit", "rollback"])),
+    ),
+    max_size=40,
+)
+
+
+class Model:
+    """Entries by (key, start, end) with the time that expires them, and the stream time."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[bytes, int, int], bytes] = {}
+        self.stream_time = -1
+        self.committed = (dict[tuple[bytes, int, int], bytes](), -1)
+
+    def put(self, entry: tuple[bytes, int, int], value: bytes | None, time: int, *, whole_segments: bool) -> None:
+        self.stream_time = max(self.stream_time, time)
+        oldest = max(self.stream_time - RETENTION_MS, 0)
+        late = (
+            time // INTERVAL_MS < oldest // INTERVAL_MS if whole_segments else self.stream_time - time >= RETENTION_MS
+        )
+        if value is None and not late:
+            self.entries.pop(entry, None)
+        elif value is not None and not late:
+            self.entries[entry] = value
+
+    def end(self, step: str) -> None:
+        if step == "commit":
+            self.committed = (dict(self.entries), self.stream_time)
+        else:
+            self.entries, self.stream_time = dict(self.committed[0]), self.committed[1]
+
+    def readable(self, time_of: int, *, committed: bool = False) -> dict[tuple[bytes, int, int], bytes]:
+        """What is not expired; `time_of` says which part of an entry's name is its time."""
+        entries, stream_time = self.committed if committed else (self.entries, self.stream_time)
+        return {entry: value for entry, value in entries.items() if entry[time_of] > stream_time - RETENTION_MS}
+
+
+@pytest.mark.parametrize("setup", BOTH, ids=str)
+@settings(max_examples=60, deadline=None)
+@given(steps=steps, lower=st.none() | keys, upper=st.none() | keys, first=times, last=times)
+def test_a_window_store_equals_a_dict(
+    setup: Setup, steps: list[tuple], lower: bytes | None, upper: bytes | None, first: int, last: int
+) -> None:
+    model = Model()
+    with TemporaryDirectory() as folder:
+        task = TaskUnderTest(setup, Path(folder))
+        lengths = {"retention_ms": RETENTION_MS, "window_size_ms": 5, "segment_interval_ms": INTERVAL_MS}
+        store = task.open(Window("s", **lengths, **setup.options))
+        for step in steps:
+            if step[0] == "put":
+                _, key, start, _, value = step
+                store.put(key, value, start)
+                model.put((key, start, start + 5), value, start, whole_segments=setup.persistent)
+            else:
+                store.commit(1) if step[0] == "commit" else store.rollback()
+                model.end(step[0])
+        expected = model.readable(1)
+        assert expected == {(*at,): value for at, value in store.all()}
+        assert model.readable(1, committed=True) == {(*at,): value for at, value in store.all(COMMITTED)}
+        chosen = {
+            at: value
+            for at, value in expected.items()
+            if (lower is None or lower <= at[0]) and (upper is None or at[0] <= upper) and first <= at[1] <= last
+        }
+        found = [((*at,), value) for at, value in store.fetch_range(lower, upper, first, last)]
+        assert (chosen, len(chosen)) == (dict(found), len(found))
+        assert found[::-1] == [((*at,), value) for at, value in store.backward_fetch_range(lower, upper, first, last)]
+        one = sorted((at[1], value) for at, value in expected.items() if at[0] == lower and first <= at[1] <= last)
+        assert lower is None or one == list(store.fetch(lower, first, last))
+        again = task.open(Window("again", **lengths, **setup.options))
+        again.restore(task.logged)
+        if "rollback" not in [step[0] for step in steps]:
+            assert list(store.all()) == list(again.all())
+        task.stores.close()
+
+
+@pytest.mark.parametrize("setup", BOTH, ids=str)
+@settings(max_examples=60, deadline=None)
+@given(steps=steps, lower=st.none() | keys, upper=st.none() | keys, end=times, start=times)
+def test_a_session_store_equals_a_dict(
+    setup: Setup, steps: list[tuple], lower: bytes | None, upper: bytes | None, end: int, start: int
+) -> None:
+    model = Model()
+    with TemporaryDirectory() as folder:
+        task = TaskUnderTest(setup, Path(folder))
+        lengths = {"retention_ms": RETENTION_MS, "segment_interval_ms": INTERVAL_MS}
+        store = task.open(Session("s", **lengths, **setup.options))
+        for step in steps:
+            if step[0] == "put":
+                _, key, begin, length, value = step
+                store.put(Windowed(key, begin, begin + length), value)
+                model.put((key, begin, begin + length), value, begin + length, whole_segments=setup.persistent)
+            else:
+                store.commit(1) if step[0] == "commit" else store.rollback()
+                model.end(step[0])
+        expected = model.readable(2)
+        assert expected == {(*at,): value for at, value in store.fetch_range(None, None)}
+        assert model.readable(2, committed=True) == {(*a,): v for a, v in store.fetch_range(None, None, COMMITTED)}
+        chosen = {
+            at: value
+            for at, value in expected.items()
+            if (lower is None or lower <= at[0])
+            and (upper is None or at[0] <= upper)
+            and at[2] >= end
+            and at[1] <= start
+        }
+        found = [((*at,), value) for at, value in store.find_sessions_range(lower, upper, end, start)]
+        assert (chosen, len(chosen)) == (dict(found), len(found))
+        backward = [((*at,), value) for at, value in store.backward_find_sessions_range(lower, upper, end, start)]
+        assert found[::-1] == backward
+        if lower is not None:
+            mine = {at: value for at, value in expected.items() if at[0] == lower and at[2] >= end and at[1] <= start}
+            assert mine == {(*at,): value for at, value in store.find_sessions(lower, end, start)}
+        task.stores.close()
+
+
+@pytest.mark.parametrize("setup", SETUPS[2:4], ids=str)
+def test_a_committed_read_shows_one_version_over_all_segments(task: TaskUnderTest) -> None:
+    store = task.open(Window("s", retention_ms=1000, window_size_ms=5, segment_interval_ms=10, **task.setup.options))
+    starts = range(0, 100, 10)
+    stop, torn = Event(), []
+
+    def write(version: int) -> None:
+        for start in starts:
+            store.put(b"k", str(version).encode(), start)
+        store.commit(version)
+
+    def read() -> None:
+        while not stop.is_set():
+            versions = {value for _, value in store.fetch(b"k", 0, 100, COMMITTED)}
+            if len(versions) != 1:
+                torn.append(versions)
+
+    write(0)
+    readers = [Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for version in range(1, 300):
+        write(version)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert [] == torn

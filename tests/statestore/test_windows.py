@@ -1,0 +1,65 @@
+"""Windows, grace and retention."""
+
+from __future__ import annotations
+
+import pytest
+
+from statestore.windows import MAX_TIME_MS, SessionWindows, SlidingWindows, TimeWindows, window_end
+
+
+def test_a_time_falls_into_every_window_that_has_begun_and_not_ended() -> None:
+    windows = TimeWindows(size_ms=10, advance_ms=5)
+    assert [[0], [0], [0, 5], [0, 5], [5, 10]] == [list(windows.starts(time)) for time in (0, 4, 5, 9, 10)]
+    assert [20] == list(TimeWindows(size_ms=10, advance_ms=10).starts(29))
+
+
+def test_the_end_of_a_window_is_never_past_the_largest_time() -> None:
+    assert 13 == window_end(3, 10)
+    assert MAX_TIME_MS == window_end(MAX_TIME_MS - 1, 10)
+
+
+@pytest.mark.case("B-19")
+def test_records_for_windows_that_ended_before_the_grace_are_late() -> None:
+    windows = TimeWindows(size_ms=10, advance_ms=5, grace_ms=90)
+    stream_time, counted, late = -1, [], []
+    for time in (100, 0, 1, 2, 3, 4, 5, 6, 105, 106):
+        stream_time = max(stream_time, time)
+        for start in windows.starts(time):
+            (late if windows.is_closed(start, stream_time) else counted).append((time, start))
+    assert [(time, 0) for time in range(7)] == late
+    assert [(5, 5), (6, 5)] == [(time, start) for time, start in counted if time < 100]
+
+
+def test_a_session_is_late_when_it_ended_before_gap_and_grace() -> None:
+    sessions = SessionWindows(gap_ms=5, grace_ms=10)
+    assert [True, False] == [sessions.is_closed(end, 100) for end in (84, 85)]
+
+
+@pytest.mark.case("B-20")
+class TestRetention:
+    @pytest.mark.parametrize(
+        ("windows", "least_ms"),
+        [
+            (TimeWindows(size_ms=10, advance_ms=5, grace_ms=90), 100),
+            (SessionWindows(gap_ms=10, grace_ms=90), 100),
+            (SlidingWindows(difference_ms=10, grace_ms=90), 110),
+        ],
+    )
+    def test_a_store_keeps_a_window_until_its_grace_is_over(
+        self, windows: TimeWindows | SessionWindows | SlidingWindows, least_ms: int
+    ) -> None:
+        windows.check_retention(least_ms)
+        with pytest.raises(ValueError, match="retention"):
+            windows.check_retention(least_ms - 1)
+
+    def test_impossible_windows_are_refused(self) -> None:
+        for make in (
+            lambda: TimeWindows(size_ms=0, advance_ms=1),
+            lambda: TimeWindows(size_ms=10, advance_ms=11),
+            lambda: TimeWindows(size_ms=10, advance_ms=0),
+            lambda: TimeWindows(size_ms=10, advance_ms=10, grace_ms=-1),
+            lambda: SessionWindows(gap_ms=0),
+            lambda: SlidingWindows(difference_ms=-1),
+        ):
+            with pytest.raises(ValueError, match="ms"):
+                make()
