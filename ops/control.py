@@ -135,6 +135,7 @@ def launch(
     name: str,
     *,
     timeout_s: float = 90.0,
+    accept_loss: bool = False,
     on_progress: Progress = lambda _step, _detail: None,
 ) -> int:
     """Start the pipeline's driver, detached, unless it runs; gives its pid once it is running.
@@ -150,6 +151,7 @@ def launch(
                 return now.pid
             _end(now.pid, timeout_s=0)
         on_progress("driver", "resolving Java and jars")
+        settings = settings.model_copy(update={"accept_loss": accept_loss or settings.accept_loss})
         environment = driver_environment(with_spark(settings, on_progress))
         # Whoever ends the local stack's processes, as Dagster's, must not take a driver that one of them started.
         environment.pop(MARK, None)

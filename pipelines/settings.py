@@ -43,6 +43,7 @@ class Settings(BaseSettings):
     batch_interval_s: Annotated[float, Field(gt=0)] = Field(1.0, description="a batch begins no more often than this")
     max_records_per_batch: Annotated[int, Field(ge=1)] = Field(1_000_000, description="bound of one batch's input")
     batch_attempts: Annotated[int, Field(ge=1)] = Field(5, description="tries of one batch before the driver gives up")
+    accept_loss: bool = Field(False, description="go on where source records were deleted before they were read")
     transactions: bool = Field(True, description="off: no exactly-once, for comparison only")
     request_timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
         60.0, description="longest wait for one answer of Kafka"

@@ -46,11 +46,15 @@ class Range:
 
 @dataclass(frozen=True)
 class Planned:
-    """A batch with its fixed input. `plan` is the hash of the plan that it runs under."""
+    """A batch with its fixed input. `plan` is the hash of the plan that it runs under.
+
+    `lost` are source records that were deleted before they were read, and that an operator has given up.
+    """
 
     batch: int
     plan: str
     ranges: tuple[Range, ...]
+    lost: tuple[Range, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,8 @@ class BatchesLog:
         planned = None
         if PLANNED in newest:
             fields = _fields(newest[PLANNED], self.topic)
-            planned = Planned(fields["batch"], fields["plan"], tuple(Range(**r) for r in fields["ranges"]))
+            ranges, lost = (tuple(Range(**r) for r in fields.get(name, ())) for name in ("ranges", "lost"))
+            planned = Planned(fields["batch"], fields["plan"], ranges, lost)
         return DriverLog(
             epoch=newest[DRIVER].offset if DRIVER in newest else -1,
             planned=planned,

@@ -34,7 +34,16 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="[bold]rollforward logs flights -f[/]")(logs)
 
 
-def start(pipeline: PipelineName, json: Json = False) -> None:
+AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Go on where source records were deleted before they were read; the next batch says which.",
+    ),
+]
+
+
+def start(pipeline: PipelineName, accept_loss: AcceptLoss = False, json: Json = False) -> None:
     """Make a pipeline run, now and after every failure."""
     from ops import control
     from pipelines.registry import RUNNING
@@ -43,7 +52,7 @@ def start(pipeline: PipelineName, json: Json = False) -> None:
     with registry_of(settings) as registry:
         registry.set_desired(pipeline, RUNNING)
         with progress(f"Starting {pipeline}") as tell:
-            pid = control.launch(settings, registry, pipeline, on_progress=tell)
+            pid = control.launch(settings, registry, pipeline, accept_loss=accept_loss, on_progress=tell)
     if json:
         answer({"pipeline": pipeline, "pid": pid, "state": "running"})
     else:
@@ -76,6 +85,7 @@ def run(
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Process what is present now, print one line of JSON, exit.")
     ] = False,
+    accept_loss: AcceptLoss = False,
 ) -> None:
     """Run a pipeline in the foreground, until Ctrl-C or the end of its input."""
     from ops import control
@@ -90,6 +100,7 @@ def run(
             print(f"driver {driver.pid} runs: this one takes over and fences it", file=sys.stderr)
     with progress(f"Preparing {pipeline}") as tell:
         settings = with_spark(settings, tell)
+    settings = settings.model_copy(update={"accept_loss": accept_loss or settings.accept_loss})
     _log_to_stderr()
     with _stdout_alone() as stdout:
         from pipelines.driver import run_pipeline

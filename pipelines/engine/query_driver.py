@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,7 @@ class QueryDriver:
         self._producer: TransactionalProducer | None = None
         self._batch = -1
         self._ends: dict[int, int] = {}
+        self._lost: tuple[Range, ...] = ()
         self._source: Topic | None = None
         self._lag = 0
         self._running = threading.Lock()
@@ -169,7 +170,9 @@ class QueryDriver:
         planned = self._past.planned
         if planned is None or planned.batch <= self._past.done:
             return
-        self._require_present({r.partition: r.start for r in planned.ranges})
+        self._lost = self._deleted({r.partition: r.start for r in planned.ranges})
+        if self._lost:
+            planned = self._without_lost(planned)
         plan = self._past.plans.get(planned.plan)
         if plan is None:
             raise Unrecoverable("plan of an unfinished batch is missing", plan=planned.plan, batch=planned.batch)
@@ -177,6 +180,17 @@ class QueryDriver:
         frame = self._read_exactly(planned)
         with self._running:
             self._run(query_from_json(plan), planned, frame, time.monotonic())
+
+    def _without_lost(self, planned: Planned) -> Planned:
+        """The batch over what is left of its input, planned anew under its number."""
+        begins = {lost.partition: lost.end for lost in self._lost}
+        ranges = []
+        for r in planned.ranges:
+            begin = max(r.start, begins.get(r.partition, 0))
+            ranges.append(replace(r, start=begin, end=max(r.end, begin)))
+        left = replace(planned, ranges=tuple(ranges), lost=self._lost)
+        self._plan(left)
+        return left
 
     def _read_exactly(self, planned: Planned) -> DataFrame:
         topic = self.query.source.topic
@@ -199,7 +213,7 @@ class QueryDriver:
                 ranges = self._ranges_of(spark_batch)
                 if not ranges:
                     return
-                planned = Planned(self._batch + 1, self._hash, ranges)
+                planned = Planned(self._batch + 1, self._hash, ranges, self._lost)
                 self._plan(planned)
                 self._run(self.query, planned, frame, started)
             except BaseException as error:
@@ -236,6 +250,7 @@ class QueryDriver:
         )
         self._batch = planned.batch
         self._ends = {r.partition: r.end for r in planned.ranges}
+        self._lost = ()
         reach("driver.planned")
 
     def _run(self, query: Query, planned: Planned, frame: DataFrame, started: float) -> None:
@@ -400,7 +415,8 @@ class QueryDriver:
         begins = self._admin.begins(self._source.name, partitions=self._source.partitions)
         if not self._ends:
             self._ends = begins
-        self._require_present({p: self._ends.get(p, 0) for p in begins})
+        self._lost = self._deleted({p: self._ends.get(p, 0) for p in begins})
+        self._ends |= {lost.partition: lost.end for lost in self._lost}
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         options = kafka_options(self._kafka.bootstrap_servers, self._source.name, self._kafka.client)
         starting = {self._source.name: {str(p): self._ends.get(p, 0) for p in begins}}
@@ -417,20 +433,27 @@ class QueryDriver:
         writer = writer.trigger(availableNow=True) if until_end else writer.trigger(processingTime=interval)
         return writer.start()
 
-    def _require_present(self, starts: dict[int, int]) -> None:
-        """Refuse to go on where source records that were not read yet have been deleted."""
+    def _deleted(self, starts: dict[int, int]) -> tuple[Range, ...]:
+        """Source records from `starts` on that are gone. Raises `Unrecoverable` unless the operator accepts the loss."""
         assert self._source is not None
-        begins = self._admin.begins(self._source.name, partitions=self._source.partitions)
-        for partition, start in starts.items():
-            if start < begins.get(partition, 0):
+        topic, begins = self._source, self._admin.begins(self._source.name, partitions=self._source.partitions)
+        lost = tuple(
+            Range(topic.name, topic.topic_id, partition, start, begins[partition])
+            for partition, start in starts.items()
+            if start < begins.get(partition, 0)
+        )
+        for gone in lost:
+            if not self._settings.accept_loss:
                 raise Unrecoverable(
                     "source records were deleted before they were read",
-                    topic=self._source.name,
-                    partition=partition,
-                    lost_from=start,
-                    lost_to=begins[partition],
-                    hint="raise the topic's retention; deploy under another name to start from what is left",
+                    topic=gone.topic,
+                    partition=gone.partition,
+                    lost_from=gone.start,
+                    lost_to=gone.end,
+                    hint="restore them and raise the topic's retention; to go on without them start with --accept-loss",
                 )
+            self._log.error("source records are lost, as accepted", lost=asdict(gone))
+        return lost
 
     def quiesce(self) -> None:
         """Return when no batch is running and none will begin, or after `_QUIESCE_S` if one hangs."""

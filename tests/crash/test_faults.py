@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -19,7 +20,9 @@ from pipelines.deploy import deploy as deploy_sql
 from pipelines.plan import query_from_json, query_to_json
 from pipelines.registry import Registry
 from pipelines.settings import Settings
+from statestore.batches import BatchesLog
 from statestore.errors import InvalidConfig, InvalidInput, Unavailable
+from statestore.kafka import Reader
 from statestore.server import EXIT_FENCED
 from tests.crash.conftest import Start
 from tests.support.feed import SQL, Feed, read_topic
@@ -179,6 +182,26 @@ def fill(ballast: Path) -> None:
                 file.write(b"\0" * 65_536)
         except OSError:
             os.fsync(file.fileno())
+
+
+def test_deleted_source_records_stop_the_pipeline_until_their_loss_is_accepted(deploy: Start, feed: Feed) -> None:
+    pipeline = deploy()
+    feed.send(500)
+    assert pipeline.run_until_end() == 0
+    known = copy.deepcopy((feed.totals, feed.bad))
+    feed.send(300)
+    ends = feed.delete_all()
+    feed.totals, feed.bad = known
+    feed.send(200)
+    assert pipeline.run_until_end() == 4
+    row = pipeline.registry.driver(pipeline.name)
+    assert row is not None and "deleted before they were read" in row.error and "--accept-loss" in row.error
+    pipeline.settings = pipeline.settings.model_copy(update={"accept_loss": True})
+    assert pipeline.run_until_end() == 0
+    assert all_differences(pipeline, feed) == []
+    log = BatchesLog(Reader(pipeline.settings.kafka_config()), f"{pipeline.name}-totals-batches", tasks=4)
+    planned = log.driver_log().planned
+    assert planned is not None and {lost.partition: lost.end for lost in planned.lost} == ends
 
 
 def test_reading_a_store_that_is_behind_is_refused(deploy: Start, feed: Feed) -> None:

@@ -65,6 +65,13 @@ class Feed:
         total[2] = max(total[2], price)
         return json.dumps({"auction": auction, "price": price}).encode()
 
+    def delete_all(self) -> dict[int, int]:
+        """Delete every record from the topic, as retention would; gives the partitions' ends."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        everything = [ck.TopicPartition(self.topic, partition, ck.OFFSET_END) for partition in range(4)]
+        deleted = admin.delete_records(everything)
+        return {place.partition: future.result().low_watermark for place, future in deleted.items()}
+
     def expected(self) -> dict[int, dict[str, int]]:
         """The result table."""
         return {key: {"N": n, "TOTAL": total, "TOP": top} for key, (n, total, top) in self.totals.items()}
