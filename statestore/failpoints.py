@@ -43,7 +43,29 @@ DRIVER_POINTS = (
     "driver.before-done-commit",
     "driver.done",
 )
-ALL_POINTS = SERVER_POINTS + DRIVER_POINTS
+# Of a store of any task, in the order of one transaction that spills and one recovery.
+STORE_POINTS = (
+    "spill.begun",
+    "spill.in",
+    "spill.done",
+    "indexed.before-write",
+    "indexed.written",
+    "indexed.dropped",
+    "secondary.synced",
+    "secondary.commit-file-unnamed",
+    "secondary.commit-file-written",
+    "secondary.in-copy",
+    "secondary.before-last-write",
+    "secondary.copied",
+    "secondary.dropped",
+    "secondary.commit-file-deleted",
+    "secondary.emptied",
+    "secondary.roll-forward",
+    "secondary.discarded",
+    "restore.before-write",
+    "restore.written",
+)
+ALL_POINTS = SERVER_POINTS + DRIVER_POINTS + STORE_POINTS
 
 
 def arm(folder: Path, name: str, *, passes: int = 0) -> None:

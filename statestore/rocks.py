@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from weakref import WeakSet
 
 import rocksdict as rd
@@ -48,6 +48,8 @@ def _options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_write_buffer_size(config.write_buffer_bytes)
+    # A windowed store has many families: together they take as much as two large ones.
+    options.set_db_write_buffer_size(4 * config.write_buffer_bytes)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
     options.set_is_fd_close_on_exec(True)
@@ -73,27 +75,57 @@ def _cut(
 
 
 class _Scan(Iterator[Entry]):
-    """An open RocksDB iterator. It keeps the folder locked, so the database lets go of it when it closes."""
+    """An open RocksDB iterator. It keeps the folder locked, so the database lets go of it when it closes.
 
-    __slots__ = ("__weakref__", "_items", "folder")
+    The binding ends an iteration at a damaged block as it does at the last entry. Therefore an end is believed only
+    after another iterator has gone past the last key without an error.
+    """
 
-    def __init__(self, items: Iterator[Entry], folder: Path) -> None:
-        self._items: Iterator[Entry] | None = items
+    __slots__ = ("__weakref__", "_first", "_items", "_last", "_reverse", "_source", "folder")
+
+    def __init__(self, source: rd.Rdict, first: bytes | None, folder: Path, *, reverse: bool) -> None:
         self.folder = folder
+        self._first = first
+        self._last: Entry | None = None
+        self._reverse = reverse
+        self._source: rd.Rdict | None = source
+        try:
+            self._items: Iterator[Entry] | None = iter(source.items(backwards=reverse, from_key=first))  # type: ignore[assignment]
+        except Exception as error:
+            raise _translated(error, folder) from error
 
     def __next__(self) -> Entry:
         items = self._items
         if items is None:
             raise InvalidStateStore("store was closed under an iterator", folder=self.folder)
         try:
-            return next(items)
+            entry = self._last = next(items)
         except StopIteration:
+            self._check_end()
             raise
+        except Exception as error:
+            raise _translated(error, self.folder) from error
+        return entry
+
+    def _check_end(self) -> None:
+        source, at = self._source, self._last[0] if self._last else self._first
+        if source is None:
+            return
+        try:
+            beyond = source.iter()
+            if at is None:
+                beyond.seek_to_last() if self._reverse else beyond.seek_to_first()
+            else:
+                beyond.seek_for_prev(at) if self._reverse else beyond.seek(at)
+            if beyond.valid() and self._last:
+                beyond.prev() if self._reverse else beyond.next()
+            beyond.status()
         except Exception as error:
             raise _translated(error, self.folder) from error
 
     def release(self) -> None:
-        self._items = None
+        """Let go of RocksDB; every further step fails."""
+        self._items = self._source = None
 
 
 class Database(Base):
@@ -112,7 +144,7 @@ class Database(Base):
         self._config = config
         self._cache = rd.Cache(config.block_cache_bytes)
         self._changing = RLock()
-        self._scans: WeakSet[_Scan] = WeakSet()
+        self._held: WeakSet[_Scan | _Pinned] = WeakSet()
         self._write_options, self._sync_options = rd.WriteOptions(), rd.WriteOptions()
         self._write_options.disable_wal = not write_ahead_log  # type: ignore[method-assign,assignment]
         self._sync_options.sync = True
@@ -227,21 +259,20 @@ class Database(Base):
         entries = self._opened(family, lower, upper, reverse=reverse)
         return _cut(entries, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
 
-    def _opened(
-        self, source: rd.Rdict | rd.Snapshot, lower: bytes | None, upper: bytes | None, *, reverse: bool
-    ) -> Iterator[Entry]:
-        try:
-            items = iter(source.items(backwards=reverse, from_key=upper if reverse else lower))
-        except Exception as error:
-            raise _translated(error, self.folder) from error
-        scan = _Scan(items, self.folder)  # type: ignore[arg-type]
-        self._scans.add(scan)
+    def _opened(self, source: rd.Rdict, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> Iterator[Entry]:
+        scan = _Scan(source, upper if reverse else lower, self.folder, reverse=reverse)
+        self._held.add(scan)
         return scan
 
     def view(self, spaces: Iterable[str]) -> View:
         """These spaces as they are now, whatever is written later. Close it: it holds on to old data."""
         with self._changing:
-            return View(self, {name: self._families[name].snapshot() for name in spaces if name in self._families})
+            self._require_open()
+            known = [name for name in spaces if name in self._families]
+            pinned = {name: _Pinned(self._families[name], self.folder) for name in known}
+            for one in pinned.values():
+                self._held.add(one)
+            return View(pinned)
 
     def estimate(self, space: str) -> int:
         return self.property(space, "estimate-num-keys")
@@ -251,7 +282,22 @@ class Database(Base):
         family = self._family(space)
         return 0 if family is None else int(family.property_int_value(f"rocksdb.{name}") or 0)
 
+    def has(self, space: str) -> bool:
+        """Whether the space exists."""
+        return space in self._families
+
     # Writing.
+
+    def put(self, space: str, key: bytes, value: bytes) -> None:
+        """Set one key, faster than `write`."""
+        with self._changing:
+            self._require_open()
+            if space not in self._families:
+                self.create(space)
+            try:
+                self._families[space].put(key, value, self._write_options)
+            except Exception as error:
+                raise _translated(error, self.folder) from error
 
     def write(
         self,
@@ -312,30 +358,72 @@ class Database(Base):
             if not self._open:
                 return
             self._open = False
-            for scan in list(self._scans):
-                scan.release()
+            for held in list(self._held):
+                held.release()
             self._families.clear()
             self._handles.clear()
             self._db.close()
 
 
-class View:
-    """Some spaces of a database as they were at one moment."""
+class _Pinned:
+    """One RocksDB iterator, which sees its family as it was when it was made, shared by all reads of a view."""
 
-    def __init__(self, database: Database, snapshots: dict[str, rd.Snapshot]) -> None:
-        self._database = database
-        self._snapshots = snapshots
+    def __init__(self, family: rd.Rdict, folder: Path) -> None:
+        self._folder = folder
+        self._lock = Lock()
+        self._iterator: rd.RdictIter | None = family.iter()
+
+    def get(self, key: bytes) -> bytes | None:
+        found = self.read(key, reverse=False, most=1)
+        return found[0][1] if found and found[0][0] == key else None
+
+    def read(self, first: bytes | None, *, reverse: bool, most: int) -> list[Entry]:
+        """At most so many entries from `first` on, which is included; None begins at the end."""
+        with self._lock:
+            at = self._iterator
+            if at is None:
+                raise InvalidStateStore("store was closed under an iterator", folder=self._folder)
+            entries: list[Entry] = []
+            try:
+                if first is None:
+                    at.seek_to_last() if reverse else at.seek_to_first()
+                else:
+                    at.seek_for_prev(first) if reverse else at.seek(first)
+                while at.valid() and len(entries) < most:
+                    entries.append((at.key(), at.value()))
+                    at.prev() if reverse else at.next()
+                at.status()
+            except Exception as error:
+                raise _translated(error, self._folder) from error
+            return entries
+
+    def scan(self, first: bytes | None, *, reverse: bool) -> Iterator[Entry]:
+        """Everything from `first` on, fetched in pieces, so that scans do not disturb each other."""
+        entries = self.read(first, reverse=reverse, most=_CHUNK)
+        while entries:
+            yield from entries
+            last = entries[-1]
+            entries = self.read(last[0], reverse=reverse, most=_CHUNK + 1)[1:]
+
+    def release(self) -> None:
+        """Let go of RocksDB; every further read fails."""
+        with self._lock:
+            self._iterator = None
+
+
+class View:
+    """Some spaces of a database as they were at one moment.
+
+    Made of iterators, since the binding's snapshots answer single keys only: their iterators see later writes.
+    """
+
+    def __init__(self, pinned: dict[str, _Pinned]) -> None:
+        self._pinned = pinned
 
     def get(self, space: str, key: bytes) -> bytes | None:
         """The value of one key then."""
-        snapshot = self._snapshots.get(space)
-        if snapshot is None:
-            return None
-        try:
-            value: bytes = snapshot[key]
-        except KeyError:
-            return None
-        return value
+        pinned = self._pinned.get(space)
+        return None if pinned is None else pinned.get(key)
 
     def get_many(self, space: str, keys: list[bytes]) -> list[bytes | None]:
         """Values of the keys then, in their order."""
@@ -343,7 +431,7 @@ class View:
 
     def spaces(self) -> list[str]:
         """Names of the spaces that existed then, sorted."""
-        return sorted(self._snapshots)
+        return sorted(self._pinned)
 
     def scan(
         self,
@@ -355,12 +443,12 @@ class View:
         reverse: bool = False,
     ) -> Iterator[Entry]:
         """Entries between two keys then."""
-        snapshot = self._snapshots.get(space)
-        if snapshot is None:
+        pinned = self._pinned.get(space)
+        if pinned is None:
             return iter(())
-        entries = self._database._opened(snapshot, lower, upper, reverse=reverse)
+        entries = pinned.scan(upper if reverse else lower, reverse=reverse)
         return _cut(entries, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
 
     def close(self) -> None:
         """Let go. Scans opened from it go on."""
-        self._snapshots = {}
+        self._pinned = {}

@@ -24,9 +24,11 @@ from statestore.rocks import Database
 from statestore.spaces.base import Base, Changes
 from statestore.spaces.memory import MemoryBase
 from statestore.store import StateStore, TransactionalMechanism
+from statestore.transactions.auto import AutoTransaction
 from statestore.transactions.base import Transaction, owns
 from statestore.transactions.direct import DirectTransaction
 from statestore.transactions.indexed_batch import IndexedBatchTransaction
+from statestore.transactions.secondary_store import SecondaryStoreTransaction
 
 FORMAT = 1
 _SPACE = "checkpoint"
@@ -92,7 +94,14 @@ class TaskStores(StoreContext):
         """In memory every mechanism is the indexed batch: there is nothing to recover and no disk to spill to."""
         if mechanism is None:
             return DirectTransaction(store, self._base(persistent=persistent))
-        return IndexedBatchTransaction(store, self._base(persistent=persistent))
+        if not persistent:
+            return IndexedBatchTransaction(store, self._memory)
+        if mechanism is TransactionalMechanism.INDEXED_BATCH:
+            return IndexedBatchTransaction(store, self.database)
+        secondary = SecondaryStoreTransaction(store, self.database, self.folder, self._rocks)
+        if mechanism is TransactionalMechanism.SECONDARY_STORE:
+            return secondary
+        return AutoTransaction(secondary, uncommitted_bytes_max=self._uncommitted_bytes_max)
 
     def version(self, store: str, *, persistent: bool) -> StoreVersion | None:
         raw = self._base(persistent=persistent).get(_SPACE, store.encode())

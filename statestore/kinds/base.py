@@ -10,6 +10,7 @@ from typing import ClassVar, TypeVar
 from statestore import changelog_topic
 from statestore.context import ChangelogRecord, Headers, StoreContext, StoreVersion
 from statestore.errors import FormatUnsupported, InvalidStateStore, TaskCorrupted
+from statestore.failpoints import reach
 from statestore.iterator import StoreIterator
 from statestore.position import Position, changelog_headers, position_of
 from statestore.spaces.base import Changes
@@ -185,7 +186,9 @@ class Kind(StateStore):
         )
         written = replace(version, offset=None) if self._unprotected else version
         space, entries = self.context.version_entries(self._name, written)
+        reach("restore.before-write")
         self.transaction.restore({**changes, space: entries})
+        reach("restore.written")
         self._committed, self._position = version, self._position.merged(position)
         self.context.count("restore-total", self._name, len(records))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from statestore.failpoints import reach
 from statestore.overlay import Overlay, merge
 from statestore.ranges import EVERYTHING
 from statestore.spaces.base import Base, Changes
@@ -118,11 +119,14 @@ class IndexedBatchTransaction(Transaction):
     def commit(self, space: str, metadata: Changes) -> None:
         changes: dict[str, Changes] = {name: overlay.items() for name, overlay in self.overlays.items() if len(overlay)}
         deleted = {name: overlay.deleted for name, overlay in self.overlays.items() if overlay.deleted}
+        reach("indexed.before-write")
         self.base.write({**changes, space: metadata}, deleted)
+        reach("indexed.written")
         empty = self.dropped - changes.keys()
         self.rollback()
         for name in empty:
             self.base.drop(name)
+            reach("indexed.dropped")
 
     def rollback(self) -> None:
         for overlay in self.overlays.values():
