@@ -157,7 +157,9 @@ class S3Objects(ObjectStore):
         return ObjectInfo(key, about["ContentLength"], about["LastModified"].timestamp())
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix + prefix)
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=self._prefix + prefix
+        )
         with self._errors("list", prefix):
             for page in pages:
                 for found in page.get("Contents", []):

@@ -1,0 +1,102 @@
+"""Taking a snapshot: from a hard-link copy of a committed version to a manifest in object storage.
+
+    1 copy      the task's own step, under its lock: flush and hard links; the task goes on at once
+    2 hash      every file's content names its object
+    3 pin       the coming manifest's files, then look for collections
+    4 upload    the files that are not there yet
+    5 manifest  put if absent, read back on doubt; from here on the snapshot exists
+    6 unpin     and the copy is deleted
+
+Killed anywhere, nothing but unreferenced files, a pin that ends and a local copy is left, and all of them are swept.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from statestore.errors import Unavailable
+from statestore.failpoints import reach
+from statestore.snapshots.hashes import Hashes
+from statestore.snapshots.leases import Lease, drop_lease, put_lease, read_leases
+from statestore.snapshots.manifest import Manifest, SnapshotFile
+from statestore.snapshots.repository import Repository
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How a snapshot went. `uploaded_bytes` is what travelled, `referenced_bytes` what the manifest names.
+
+    `written` is False when the batch had a snapshot already.
+    """
+
+    batch: int
+    written: bool
+    files: int
+    uploaded_files: int
+    referenced_bytes: int
+    uploaded_bytes: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "seconds": round(self.seconds, 3)}
+
+
+def take_snapshot(repository: Repository, about: Manifest, copy: Path, hashes: Hashes, *, pin_life_s: float) -> Taken:
+    """Upload the copy in `copy` as the version that `about` describes; its files and write id are filled in here.
+
+    Raises `Unavailable` when it has to be tried again: storage away, a collection under way, the pin's life over.
+    """
+    started = time.monotonic()
+    objects, layout = repository.objects, repository.layout
+    found = hashes.of_folder(copy)
+    files = tuple(SnapshotFile(name, sha256, size) for name, (sha256, size) in found.items())
+    reach("snapshot.hashed")
+    pin = put_lease(objects, layout.pins, "snapshot", (file.sha256 for file in files), pin_life_s)
+    try:
+        reach("snapshot.pinned")
+        _require_no_collection(repository, pin)
+        uploaded = _upload(repository, files, copy, pin)
+        reach("snapshot.uploaded")
+        manifest = Manifest(**{**vars(about), "files": files, "write_id": secrets.token_hex(16)})
+        # What a killed or paused writer sends late must still find its files.
+        pin.require_alive()
+        written = objects.put_if_absent(layout.manifest(manifest.batch), manifest.encode())
+        reach("snapshot.manifest-put")
+    finally:
+        drop_lease(objects, pin)
+    reach("snapshot.unpinned")
+    return Taken(
+        batch=about.batch,
+        written=written,
+        files=len(files),
+        uploaded_files=len(uploaded),
+        referenced_bytes=sum(file.bytes for file in files),
+        uploaded_bytes=sum(uploaded.values()),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _require_no_collection(repository: Repository, pin: Lease) -> None:
+    if read_leases(repository.objects, repository.layout.marks, pin.now_s).living:
+        raise Unavailable(
+            "files are being collected", prefix=repository.layout.prefix, hint="the snapshot is taken afterwards"
+        )
+
+
+def _upload(repository: Repository, files: tuple[SnapshotFile, ...], copy: Path, pin: Lease) -> dict[str, int]:
+    """Upload what is missing; gives bytes by sha256. A file of another size is one that was cut off: it is put again."""
+    present = repository.sizes()
+    missing = {file.sha256: file for file in files if present.get(file.sha256) != file.bytes}
+
+    def arrived(_path: Path, _key: str) -> None:
+        reach("snapshot.in-upload")
+        pin.require_alive()
+
+    wanted = [(copy / file.name, repository.layout.file(sha256)) for sha256, file in missing.items()]
+    repository.objects.upload_all(wanted, arrived)
+    return {sha256: file.bytes for sha256, file in missing.items()}
