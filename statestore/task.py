@@ -117,7 +117,7 @@ class Task:
             self._database = brought.database
             self._become_running()
             opened = Opened(brought.plan, brought.records, time.monotonic() - started)
-            self._log.info("task opened", **opened.to_json())
+            self._log.info("task opened", **{k: v for k, v in opened.to_json().items() if k not in ("task", "ways")})
             return opened
 
     def _look(self) -> tuple[Found, Repository | None, TaskDatabase | None]:

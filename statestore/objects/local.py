@@ -117,6 +117,9 @@ class LocalObjects(ObjectStore):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         folder = self._root / prefix.rpartition("/")[0]
         with self._errors("list", prefix):
+            # A root that is gone, an unmounted disk, must not look like an empty one.
+            self._root.stat()
+            next(self._root.iterdir(), None)
             keys = sorted(
                 path.relative_to(self._root).as_posix()
                 for path in folder.rglob("*")

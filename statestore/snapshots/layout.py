@@ -77,5 +77,5 @@ def pipeline_prefix(pipeline: str) -> str:
 
 
 def _plain(topic_id: str) -> str:
-    """A topic id is base64 with `-` and `_`; one that begins with `-` would be taken for an option by many tools."""
-    return f"id_{topic_id}"
+    """A topic id as a part of a key: base64 as Java writes it, whatever the client does, and never a `-` first."""
+    return f"id_{topic_id.replace('+', '-').replace('/', '_')}"

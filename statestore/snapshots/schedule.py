@@ -69,7 +69,7 @@ class Snapshotter:
         with known.busy:
             batch = task.committed_batch
             if batch >= 0 and known.batch == batch:
-                return {"task": task.spec.name, "batch": batch, "written": False, **known.last}
+                return {**known.last, "task": task.spec.name, "batch": batch, "written": False}
             taken = self._take(task, known)
         return {"task": task.spec.name, **taken.to_json()}
 

@@ -193,9 +193,7 @@ def test_a_changelog_whose_beginning_was_deleted_is_not_replayed() -> None:
 
 
 def test_a_changelog_that_is_meant_to_lose_its_beginning_is_replayed() -> None:
-    assert (Way.FULL_REPLAY, 5, 50, True) == plan(
-        **EMPTY_DISK, changelog_first=5, cleanup_policy="compact,delete"
-    )
+    assert (Way.FULL_REPLAY, 5, 50, True) == plan(**EMPTY_DISK, changelog_first=5, cleanup_policy="compact,delete")
 
 
 def test_without_any_way_all_refusals_are_told() -> None:
