@@ -63,7 +63,7 @@ class Settings(BaseSettings):
         86_400.0, description="a collection deletes no file younger than this"
     )
     snapshot_pin_life_s: Annotated[float, Field(gt=0)] = Field(
-        21_600.0, description="longest time of taking or restoring one snapshot; less than snapshot_minimum_age_s"
+        21_600.0, description="longest time of taking or restoring a snapshot; at most half of snapshot_minimum_age_s"
     )
     snapshot_bandwidth_bytes_per_s: Annotated[int, Field(ge=0)] = Field(
         0, description="bound of one server's transfers; 0: none"

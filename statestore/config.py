@@ -124,8 +124,8 @@ class SnapshotConfig:
     changelog_records: and whenever its changelog has grown by so many offsets; 0 turns it off.
     keep: the newest so many snapshots of a task are never collected. retention_s: nor any younger than this.
     minimum_age_s: an unreferenced file younger than this is not deleted: it may belong to a snapshot being taken.
-    pin_life_s: bound of taking a snapshot and of restoring one. Must be less than `minimum_age_s`, so that what a
-        writer has sent outlives the writer's permission to use it.
+    pin_life_s: bound of taking a snapshot, of restoring and of collecting. At most half of `minimum_age_s`: a file is
+        reused while it is younger than the other half, so it is too young to be deleted until the manifest is there.
     """
 
     objects: ObjectsConfig
@@ -137,8 +137,8 @@ class SnapshotConfig:
     pin_life_s: float = 6 * 3_600.0
 
     def __post_init__(self) -> None:
-        if self.pin_life_s >= self.minimum_age_s:
-            raise ValueError("pin_life_s must be less than minimum_age_s")
+        if self.pin_life_s > self.minimum_age_s / 2:
+            raise ValueError("pin_life_s must not exceed half of minimum_age_s")
         if self.keep < 1:
             # Without the newest one an empty disk would mean a replay of everything.
             raise ValueError("keep must be at least 1")

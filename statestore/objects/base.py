@@ -81,6 +81,10 @@ class ObjectStore(ABC):
         """Delete objects; those that are missing are no error."""
 
     @abstractmethod
+    def refresh(self, key: str) -> bool:
+        """Make an object as young as if it were put again, without sending it; False if there is none."""
+
+    @abstractmethod
     def upload(self, path: Path, key: str) -> None:
         """Write a file of any size as an object."""
 

@@ -25,7 +25,7 @@ _SWEEP_AFTER_S = 86_400.0
 
 
 class LocalObjects(ObjectStore):
-    """Objects below `root`, which is made if it is not there. Safe for many processes at once."""
+    """Objects below `root`, which the first write makes. Safe for many processes at once."""
 
     def __init__(self, root: Path, *, parallel: int = 4, bandwidth_bytes_per_s: int = 0) -> None:
         self._root = root.absolute()
@@ -33,7 +33,6 @@ class LocalObjects(ObjectStore):
         self._throttle = Throttle(bandwidth_bytes_per_s)
         self.parallel = parallel
         with self._errors("open"):
-            self._temporary.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._sweep()
 
     @property
@@ -45,7 +44,7 @@ class LocalObjects(ObjectStore):
 
     def _sweep(self) -> None:
         """Remove what killed writers have left."""
-        for left in self._temporary.iterdir():
+        for left in self._temporary.glob("*"):
             if time.time() - left.stat().st_mtime > _SWEEP_AFTER_S:
                 left.unlink(missing_ok=True)
 
@@ -72,6 +71,7 @@ class LocalObjects(ObjectStore):
     @contextmanager
     def _new_file(self) -> Iterator[Path]:
         """A name for a temporary file, which is gone afterwards."""
+        self._temporary.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self._temporary / uuid.uuid4().hex
         try:
             yield path
@@ -117,8 +117,9 @@ class LocalObjects(ObjectStore):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         folder = self._root / prefix.rpartition("/")[0]
         with self._errors("list", prefix):
-            # A root that is gone, an unmounted disk, must not look like an empty one.
-            self._root.stat()
+            if not self._root.exists():
+                return
+            # What is no folder, or may not be read, must not look like an empty one.
             next(self._root.iterdir(), None)
             keys = sorted(
                 path.relative_to(self._root).as_posix()
@@ -134,6 +135,14 @@ class LocalObjects(ObjectStore):
         for key in keys:
             with self._errors("delete", key):
                 self._path(key).unlink(missing_ok=True)
+
+    def refresh(self, key: str) -> bool:
+        with self._errors("refresh", key):
+            try:
+                os.utime(self._path(key))
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return True
 
     def upload(self, path: Path, key: str) -> None:
         target = self._path(key)

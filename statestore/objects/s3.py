@@ -178,6 +178,22 @@ class S3Objects(ObjectStore):
                     "objects could not be deleted", url=self.url, failed=len(failed), error=failed[0].get("Message")
                 )
 
+    def refresh(self, key: str) -> bool:
+        name = self._key(key)
+        try:
+            with self._errors("refresh", key):
+                # A copy onto itself, which S3 only takes when something of it is replaced.
+                self._client.copy_object(
+                    Bucket=self._bucket,
+                    Key=name,
+                    CopySource={"Bucket": self._bucket, "Key": name},
+                    MetadataDirective="REPLACE",
+                    **self._extra,
+                )
+        except ObjectMissing:
+            return False
+        return True
+
     def upload(self, path: Path, key: str) -> None:
         with self._errors("upload", key):
             self._transfers.upload(str(path), self._bucket, self._key(key), extra_args=dict(self._extra)).result()

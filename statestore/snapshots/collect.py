@@ -60,14 +60,16 @@ def collect(repository: Repository, config: SnapshotConfig, *, dry_run: bool = F
         files = list(objects.list(layout.files))
         reach("collect.listed")
         manifests = _manifests(repository)
-        kept, expired = _split(manifests, config, mark.now_s)
+        present = {repository.layout.sha256_of(file.key) for file in files}
+        kept, expired = _split(manifests, present, config, mark.now_s)
         if not dry_run:
             _delete(repository, mark, [layout.manifest(m.batch) for m in expired], "collect.in-manifests")
         reach("collect.manifests-deleted")
         pins = read_leases(objects, layout.pins, mark.now_s)
         reach("collect.pins-read")
         needed = {file.sha256 for manifest in kept for file in manifest.files}
-        garbage = [f for f in files if _is_garbage(repository, f, needed | pins.files, config, mark.now_s)]
+        proposed = [f for f in files if _is_garbage(repository, f, needed | pins.files, config, mark.now_s)]
+        garbage = [f for f in proposed if _is_still_old(repository, f, config, mark.now_s)]
         if not dry_run:
             ended = [*pins.ended, *read_leases(objects, layout.marks, mark.now_s).ended]
             _delete(repository, mark, [*(file.key for file in garbage), *ended], "collect.in-files")
@@ -101,13 +103,20 @@ def _manifests(repository: Repository) -> list[Manifest]:
     return found
 
 
-def _split(manifests: list[Manifest], config: SnapshotConfig, now_s: float) -> tuple[list[Manifest], list[Manifest]]:
-    """(kept, expired); `manifests` are newest first."""
+def _split(
+    manifests: list[Manifest], present: set[str | None], config: SnapshotConfig, now_s: float
+) -> tuple[list[Manifest], list[Manifest]]:
+    """(kept, expired); `manifests` are newest first. Only snapshots whose files are all there count as kept."""
     kept: list[Manifest] = []
     expired: list[Manifest] = []
-    for number, manifest in enumerate(manifests):
-        young = now_s - manifest.taken_at_ms / 1000 < config.retention_s
-        (kept if number < config.keep or young else expired).append(manifest)
+    whole = 0
+    for manifest in manifests:
+        age_s = now_s - manifest.taken_at_ms / 1000
+        is_whole = all(file.sha256 in present for file in manifest.files)
+        # Files of one that was being finished while we listed may not be in the listing.
+        fresh = age_s < config.retention_s or (not is_whole and age_s < config.minimum_age_s)
+        (kept if whole < config.keep or fresh else expired).append(manifest)
+        whole += is_whole
     return kept, expired
 
 
@@ -118,6 +127,12 @@ def _is_garbage(
         return False
     # A name that is no content's is what a server left of a put that was cut off.
     return repository.layout.sha256_of(file.key) not in needed
+
+
+def _is_still_old(repository: Repository, file: ObjectInfo, config: SnapshotConfig, now_s: float) -> bool:
+    """Look at the file itself: a snapshot may have made it young since the listing, or a listing may be old."""
+    now = repository.objects.head(file.key)
+    return now is not None and now_s - now.modified_at_s >= config.minimum_age_s
 
 
 def _delete(repository: Repository, mark: Lease, keys: list[str], point: str) -> None:

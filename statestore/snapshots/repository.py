@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from statestore.errors import DataCorrupted, FormatUnsupported
-from statestore.objects.base import ObjectMissing, ObjectStore
+from statestore.objects.base import ObjectInfo, ObjectMissing, ObjectStore
 from statestore.snapshots.layout import TaskLayout
 from statestore.snapshots.manifest import Manifest, parse
 
@@ -54,7 +54,7 @@ class Repository:
                 log.warning("snapshot is not usable", batch=batch, error=str(error))
                 yield Unreadable(self.layout.manifest(batch), str(error))
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of every stored file, by its sha256."""
-        found = ((self.layout.sha256_of(info.key), info.bytes) for info in self.objects.list(self.layout.files))
-        return {sha256: size for sha256, size in found if sha256 is not None}
+    def files(self) -> dict[str, ObjectInfo]:
+        """Every stored file, by its sha256."""
+        found = ((self.layout.sha256_of(info.key), info) for info in self.objects.list(self.layout.files))
+        return {sha256: info for sha256, info in found if sha256 is not None}

@@ -144,7 +144,7 @@ class Snapshotter:
         copied_s = time.monotonic() - started
         try:
             reach("snapshot.copied")
-            taken = take_snapshot(task.repository, about, folder, known.hashes, pin_life_s=self._config.pin_life_s)
+            taken = take_snapshot(task.repository, about, folder, known.hashes, self._config)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         task.steps.forget(about.batch)

@@ -79,6 +79,18 @@ def test_deleting_twice_is_harmless(objects: ObjectStore) -> None:
     assert objects.head("a/b") is None
 
 
+def test_a_refreshed_object_is_young_and_the_same(objects: ObjectStore) -> None:
+    assert not objects.refresh("a")
+    objects.put("a", b"body")
+    before = objects.head("a")
+    time.sleep(1.1)
+    assert objects.refresh("a")
+    after = objects.head("a")
+    assert before is not None and after is not None
+    assert after.modified_at_s > before.modified_at_s
+    assert (b"body", 4) == (objects.get("a"), after.bytes)
+
+
 def test_large_files_travel_in_parts_and_at_once(objects: ObjectStore, tmp_path: Path) -> None:
     bodies = {"files/large": os.urandom(LARGE), "files/small": b"x", "files/empty": b""}
     for key, body in bodies.items():

@@ -45,7 +45,7 @@ def world(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
     """Collections delete everything beyond the newest snapshot, however young, once the killed one's leases are over."""
     config = config_of(tmp_path / "objects", keep=1, retention_s=0.0, minimum_age_s=0.002, pin_life_s=0.001)
     # A child needs longer than its leases may live here, so it gets its own.
-    world = TaskWorld(kafka, unique, tmp_path / "state", replace(config, pin_life_s=60, minimum_age_s=61))
+    world = TaskWorld(kafka, unique, tmp_path / "state", replace(config, pin_life_s=60, minimum_age_s=120))
     yield world
     world.close()
 
@@ -77,7 +77,7 @@ def test_killed_while_taking_a_snapshot(world: TaskWorld, point: str, tmp_path: 
     newest = world.repository.batches()
     assert 1 == len(newest)
     named = {file.sha256 for file in world.repository.read(newest[0]).files}
-    assert named == set(world.repository.sizes())
+    assert named == set(world.repository.files())
     require_sound(world, tmp_path, committed=world.running.committed_batch)
 
 
@@ -122,7 +122,7 @@ def test_killed_while_rolling_back(world: TaskWorld, point: str, tmp_path: Path)
 
 @pytest.mark.parametrize("point", COLLECT_POINTS)
 def test_killed_while_collecting(kafka: str, unique: str, point: str, tmp_path: Path) -> None:
-    config = config_of(tmp_path / "objects", keep=1, retention_s=0.0, minimum_age_s=5.001, pin_life_s=5.0)
+    config = config_of(tmp_path / "objects", keep=1, retention_s=0.0, minimum_age_s=10.0, pin_life_s=5.0)
     world = TaskWorld(kafka, unique, tmp_path / "state", config)
     steps: list[dict[str, Any]] = [OPEN]
     for batch in range(3):
@@ -138,7 +138,7 @@ def test_killed_while_collecting(kafka: str, unique: str, point: str, tmp_path: 
     collected = collect(world.repository, config)
     assert (2,) == collected.snapshots_kept
     named = {file.sha256 for file in world.repository.read(2).files}
-    assert named == set(world.repository.sizes())
+    assert named == set(world.repository.files())
     assert [] == list(world.repository.objects.list(world.repository.layout.marks))
     require_sound(world, tmp_path, committed=2)
     world.close()
