@@ -37,7 +37,7 @@ def replay(
     applied = 0
     chunks = reader.read(spec.store.changelog_topic, spec.number, start=plan.start, end=plan.end)
     for chunk in chunks:
-        database.database.write({store: _stored(chunk)})
+        database.database.write({store: stored_entries(chunk)})
         applied += len(chunk)
         reach("recover.in-replay")
         on_progress(chunk[-1].offset + 1 - plan.start, plan.end - plan.start)
@@ -47,7 +47,7 @@ def replay(
     return applied
 
 
-def _stored(chunk: list[Record]) -> Changes:
+def stored_entries(chunk: list[Record]) -> Changes:
     """Changelog records as entries of a timestamped store: 8-byte big-endian time, then the value; null deletes."""
     pack = _TIME.pack
     for record in chunk:
