@@ -28,6 +28,7 @@ from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository, Unreadable
 from statestore.snapshots.restore import restore_snapshot
 from statestore.snapshots.take import take_snapshot
+from statestore.spaces.base import Changes
 from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
 from tests.support.faulty import KINDS, FaultyObjects
 
@@ -62,12 +63,14 @@ class SnapshotMachine(RuleBasedStateMachine):
     def write(self, changes: dict[bytes, bytes | None]) -> None:
         """A batch commits and is applied."""
         self.batch += 1
-        self.database.apply({"s": changes.items()}, self._checkpoint())
+        self._apply(changes.items())
         model = {**self.models[self.batch - 1], **changes}
         self.models[self.batch] = {key: value for key, value in model.items() if value is not None}
 
-    def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.batch, {"s": ChangelogPosition("t", self.batch)})
+    def _apply(self, changes: Changes) -> None:
+        checkpoint = Checkpoint(self.batch, {"s": ChangelogPosition("t", self.batch)})
+        space, entries = self.database.entries(checkpoint)
+        self.database.database.write({"s": changes, space: entries})
 
     @precondition(lambda self: self.batch >= 0)
     @rule(faults=st.sets(st.sampled_from(KINDS)), seed=st.integers(0, 2**16))
@@ -126,7 +129,7 @@ class SnapshotMachine(RuleBasedStateMachine):
             assert self.models[stands.batch] == self._content(self.database)
         before = {} if stands is None else self.models[stands.batch]
         gone = dict.fromkeys(set(before) - set(self.models[self.batch]))
-        self.database.apply({"s": [*gone.items(), *self.models[self.batch].items()]}, self._checkpoint())
+        self._apply([*gone.items(), *self.models[self.batch].items()])
         assert self.models[self.batch] == self._content(self.database)
 
     def _restore_newest(self) -> None:

@@ -188,7 +188,7 @@ class TaskWorld:
 
     def entries(self) -> dict[bytes, bytes]:
         """The store's content, without times."""
-        return dict(self._plain(self.running.store.scan(lower=None, upper=None)))
+        return dict(self._plain(self.running.store.scan("s", lower=None, upper=None)))
 
     @staticmethod
     def _plain(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
