@@ -1,7 +1,7 @@
 """The jars of the local stack: which ones, and where they lie on this machine.
 
-Owns the two sets (`kafka`: a broker; `connector`: what PySpark needs on top of its own jars to read and write Kafka), the lock file
-`jars.lock.json` beside this module, which pins every jar by version and SHA-256, and the cache:
+Owns the three sets (`kafka`: a broker; `connector`: what PySpark needs on top of its own jars to read and write Kafka; `s3proxy`: an S3
+server), the lock file `jars.lock.json` beside this module, which pins every jar by version and SHA-256, and the cache:
 
     <cache>/jars/<set>-<digest of the set's lock entry>/<name>-<version>.jar ...   manifest.json
 
@@ -54,6 +54,35 @@ DEFINITIONS = {
         ),
         exclude_names=("org.apache.spark:spark-tags_2.13",),
     ),
+    # All that it loads when it serves a folder: 20 jars, where its descriptors name 152. jackson-annotations is newer than the one they
+    # name, with which it does not start.
+    "s3proxy": Request(
+        roots=tuple(
+            Coordinate.parse(text)
+            for text in (
+                "org.gaul:s3proxy:4.1.0",
+                "args4j:args4j:2.37",
+                "com.google.guava:guava:33.7.1-jre",
+                "jakarta.servlet:jakarta.servlet-api:6.0.0",
+                "ch.qos.logback:logback-classic:1.6.3",
+                "ch.qos.logback:logback-core:1.6.3",
+                "org.slf4j:slf4j-api:2.0.18",
+                "com.fasterxml.jackson.core:jackson-annotations:2.22",
+                "tools.jackson.core:jackson-core:3.2.2",
+                "tools.jackson.core:jackson-databind:3.2.2",
+                "tools.jackson.dataformat:jackson-dataformat-xml:3.2.2",
+                "org.codehaus.woodstox:stax2-api:4.3.0",
+                "com.fasterxml.woodstox:woodstox-core:7.2.1",
+                *(
+                    f"software.amazon.awssdk:{name}:2.54.2"
+                    for name in (
+                        *("s3", "sdk-core", "aws-core", "utils", "http-client-spi", "checksums", "checksums-spi"),
+                    )
+                ),
+            )
+        ),
+        exact=True,
+    ),
 }
 
 
@@ -81,7 +110,7 @@ def resolve(
 ) -> list[Path]:
     """The paths of a set's jars, each with the pinned content, in the order of their names.
 
-    `name` is `kafka` or `connector`. Raises JarsUnavailable (network), JarsDamaged (a download differs from the lock file) or InfraError
+    `name` is `kafka`, `connector` or `s3proxy`. Raises JarsUnavailable (network), JarsDamaged (a download differs from the lock file) or InfraError
     (unknown set).
     """
     pinned = read_lock(name, lock_file)

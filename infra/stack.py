@@ -6,7 +6,7 @@ Owns the layout of a home and which processes belong to it:
     <home>/stack.lock     held by `up` and `down`; the kernel frees it with its process
     <home>/run/<name>.json      one record per process (infra.process)
     <home>/logs/<name>.log      one log per process
-    <home>/kafka/  <home>/dagster/      the components' own folders
+    <home>/kafka/  <home>/s3/  <home>/dagster/      the components' own folders
 
 Invariants: two commands never change one home at the same time; `up` starts what is missing or dead and touches nothing that runs; when a
 component fails, what this call started is stopped again; after `down` no process of the stack is left, whatever the files say. Survives kill -9
@@ -30,15 +30,17 @@ from infra.dagster import DAEMON, WEBSERVER, Dagster
 from infra.errors import InfraError
 from infra.files import FileLock, read_json, write_json
 from infra.java import JavaHome, find_java
+from infra.s3 import S3Server
 
 KAFKA = "kafka"
+S3 = "s3"
 DAGSTER = "dagster"
-COMPONENTS = (KAFKA, DAGSTER)
-PROCESSES = (KAFKA, DAEMON, WEBSERVER)
+COMPONENTS = (KAFKA, S3, DAGSTER)
+PROCESSES = (KAFKA, S3, DAEMON, WEBSERVER)
 LOCK_TIMEOUT_S = 300.0
 # Present in homes that `up` made, which `down(wipe=True)` may delete as a whole.
 MADE_BY_UP = ".made-by-up"
-ENTRIES = ("stack.json", "run", "logs", "kafka", "dagster", "stack.lock")
+ENTRIES = ("stack.json", "run", "logs", "kafka", "s3", "dagster", "stack.lock")
 
 Progress = Callable[[str, str], None]
 State = Literal["running", "stopped", "dead"]
@@ -69,6 +71,7 @@ class StackStatus:
     dagster_url: str | None
     java_home: str | None
     started: tuple[str, ...] = ()
+    s3_endpoint: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain dicts, lists, strings and numbers."""
@@ -90,6 +93,7 @@ class Stack:
         self.home = home.absolute()
         self.cache = cache or jars.default_cache()
         self._broker = Broker(home=self.home / "kafka", log=self._log(KAFKA), record=self._record(KAFKA))
+        self.s3 = S3Server(home=self.home / "s3", log=self._log(S3), record=self._record(S3))
         self._dagster = Dagster(home=self.home / "dagster", logs=self.home / "logs", records=self.home / "run")
 
     def up(
@@ -101,9 +105,10 @@ class Stack:
         env: Mapping[str, str] | None = None,
         on_progress: Progress | None = None,
         kafka_port: int | None = None,
+        s3_port: int | None = None,
         dagster_port: int | None = None,
     ) -> StackStatus:
-        """Starts what is missing or dead of the named components (`kafka`, `dagster`) and returns when they answer.
+        """Starts what is missing or dead of the named components (`kafka`, `s3`, `dagster`) and returns when they answer.
 
         `dagster` needs `dagster_module` and `dagster_yaml`. `env` is added to the environment of the Dagster processes, which also holds
         JAVA_HOME, PYSPARK_PYTHON, ROLLFORWARD_HOME and, with a broker, ROLLFORWARD_BOOTSTRAP_SERVERS. A port given for a component that
@@ -119,6 +124,8 @@ class Stack:
                 tell("java", f"{java.version} from {java.origin} in {java.home}")
                 if KAFKA in wanted:
                     started += self._up_kafka(java, kafka_port, tell)
+                if S3 in wanted:
+                    started += self._up_s3(java, s3_port, tell)
                 if DAGSTER in wanted and dagster_module and dagster_yaml:
                     full_env = {**self._env(java), **(env or {})}
                     started += self._up_dagster(dagster_module, dagster_yaml, full_env, dagster_port, tell)
@@ -147,7 +154,7 @@ class Stack:
             return self._status(java_home=None)
         with self._lock():
             # Readers of the log go first, the log last.
-            for name in (DAEMON, WEBSERVER, KAFKA):
+            for name in (DAEMON, WEBSERVER, S3, KAFKA):
                 tell(name, "stopped" if process.stop(self._record(name)) else "was not running")
             (self.home / "stack.json").unlink(missing_ok=True)
             if wipe:
@@ -167,6 +174,16 @@ class Stack:
         if before not in (None, self._broker.port) and self._dagster.stop():
             tell(DAGSTER, "stopped, as the broker's address has changed")
         return [KAFKA]
+
+    def _up_s3(self, java: JavaHome, port: int | None, tell: Progress) -> list[str]:
+        record = process.read_record(self._record(S3))
+        if record is not None and process.is_alive(record):
+            tell(S3, f"already running on {self.s3.endpoint}, pid {record.pid}")
+            return []
+        files = jars.resolve("s3proxy", java, tell, cache=self.cache)
+        self.s3.start(java, files, port=port, on_step=lambda detail: tell(S3, detail))
+        tell(S3, f"answers on {self.s3.endpoint}")
+        return [S3]
 
     def _up_dagster(
         self, module: str, config: Path, env: Mapping[str, str], port: int | None, tell: Progress
@@ -189,7 +206,7 @@ class Stack:
         return env
 
     def _status(self, *, java_home: str | None, started: tuple[str, ...] = ()) -> StackStatus:
-        addresses = {KAFKA: self._broker.address, WEBSERVER: self._dagster.url, DAEMON: None}
+        addresses = {KAFKA: self._broker.address, S3: self.s3.endpoint, WEBSERVER: self._dagster.url, DAEMON: None}
         components = tuple(self._component(name, addresses[name]) for name in PROCESSES)
         running = {component.name: component.address for component in components if component.state == "running"}
         return StackStatus(
@@ -199,6 +216,7 @@ class Stack:
             dagster_url=running.get(WEBSERVER),
             java_home=java_home,
             started=started,
+            s3_endpoint=running.get(S3),
         )
 
     def _component(self, name: str, address: str | None) -> ComponentStatus:

@@ -14,6 +14,7 @@ from pathlib import Path
 from infra.files import FileLock
 from infra.jars import resolve
 from infra.java import find_java
+from infra.s3 import BUCKET
 from infra.stack import Stack
 from pipelines.settings import Settings, load_settings
 from statestore.errors import InvalidConfig
@@ -22,12 +23,28 @@ Progress = Callable[[str, str], None]
 
 
 def settings_now(**overrides: object) -> Settings:
-    """Settings with the broker of the running local stack where none is configured. Starts nothing, resolves nothing."""
+    """Settings with the running local stack's broker and S3 server where none is configured. Starts and resolves nothing."""
     settings = load_settings(**overrides)
-    if settings.bootstrap_servers:
-        return settings
-    status = Stack(settings.home).status()
-    return settings.model_copy(update={"bootstrap_servers": status.bootstrap_servers or ""})
+    updates: dict[str, object] = {}
+    stack = Stack(settings.home)
+    if not settings.bootstrap_servers:
+        updates["bootstrap_servers"] = stack.status().bootstrap_servers or ""
+    if settings.snapshot_url.startswith("s3://") and not settings.s3_endpoint_url:
+        updates |= _local_s3(settings, stack)
+    return settings.model_copy(update=updates)
+
+
+def _local_s3(settings: Settings, stack: Stack) -> dict[str, object]:
+    """The local stack's S3 server, if it runs and holds the bucket that is asked for."""
+    endpoint = stack.status().s3_endpoint
+    if endpoint is None or settings.snapshot_url.removeprefix("s3://").partition("/")[0] != BUCKET:
+        return {}
+    updates: dict[str, object] = {"s3_endpoint_url": endpoint, "s3_addressing": "path"}
+    if not settings.s3_credentials_file:
+        updates["s3_credentials_file"] = str(stack.s3.credentials_file)
+    if not settings.s3_region:
+        updates["s3_region"] = "us-east-1"
+    return updates
 
 
 def with_spark(settings: Settings, on_progress: Progress = lambda _step, _detail: None) -> Settings:

@@ -6,6 +6,7 @@ task's server, which does own its id, may find one batch more.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ops.environment import Progress
@@ -16,8 +17,9 @@ from statestore.batches import BatchesLog
 from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import TaskCorrupted, Unrecoverable
 from statestore.kafka import Admin, Reader
-from statestore.recovery import plan_recovery
-from statestore.task import gather
+from statestore.planning.facts import gather, with_snapshots
+from statestore.planning.plan import plan_recovery
+from statestore.snapshots.service import Snapshots
 from statestore.version import Checkpoint, TaskDatabase
 
 
@@ -26,20 +28,26 @@ def plans_of(row: PipelineRow, settings: Settings, tell: Progress) -> list[dict[
     config = settings.kafka_config()
     admin, reader = Admin(config), Reader(config)
     admin.check()
+    snapshot_config = settings.snapshot_config()
+    snapshots = None if snapshot_config is None else Snapshots(snapshot_config)
     plans = []
     for deployed in deployed_queries(row):
         log = BatchesLog(reader, deployed.batches_topic, tasks=deployed.query.tasks)
         for spec in deployed.task_specs(settings.states):
-            tell(spec.name, "reading its position and its local store")
-            plans.append(_plan(spec, log, reader, admin))
+            tell(spec.name, "reading its position, its local store and its snapshots")
+            plans.append(_plan(spec, log, reader, admin, snapshots))
     return plans
 
 
-def _plan(spec: TaskSpec, log: BatchesLog, reader: Reader, admin: Admin) -> dict[str, Any]:
+def _plan(spec: TaskSpec, log: BatchesLog, reader: Reader, admin: Admin, snapshots: Snapshots | None) -> dict[str, Any]:
     checkpoint, problem = _local(spec)
     local_batch = None if checkpoint is None else checkpoint.batch
     try:
         found = gather(spec, reader, admin, log.position(spec.number), checkpoint, problem)
+        if snapshots is None:
+            found = replace(found, snapshots_problem="snapshots are turned off")
+        else:
+            found = with_snapshots(found, snapshots.repository(spec, found.batches_topic_id))
         return {**plan_recovery(spec, found).to_json(), "local_batch": local_batch}
     except Unrecoverable as error:
         return {
@@ -51,6 +59,8 @@ def _plan(spec: TaskSpec, log: BatchesLog, reader: Reader, admin: Admin) -> dict
             "end": 0,
             "discard_local": False,
             "offsets": 0,
+            "estimated_seconds": None,
+            "ways": [],
             "local_batch": local_batch,
         }
 

@@ -74,6 +74,7 @@ class PipelineDriver:
             settings.kafka_config(),
             transactions=settings.transactions,
             log_file=_log_folder(settings) / f"{pipeline.name}-servers.log",
+            snapshots=settings.snapshot_config(),
         )
         self._servers.on_opened = self._opened
 
@@ -157,11 +158,19 @@ class PipelineDriver:
             self._attempt(stream.stop)
         for driver in self._drivers:
             self._attempt(driver.close)
+        if state == "stopped" and self._stop.is_set():
+            self._attempt(self._last_snapshot)
         self._attempt(self._servers.close)
         shutil.rmtree(self._work, ignore_errors=True)
         self._ended.set()
         pid = os.getpid()
         self._tell(lambda: self._registry.driver_seen(self.name, pid=pid, state=state, error=error, servers=[]))
+
+    def _last_snapshot(self) -> None:
+        """Before a planned stop, so that the next start may be on an empty machine."""
+        if self._settings.snapshot_on_stop and self._settings.snapshot_config() is not None:
+            taken = self._servers.snapshot()
+            log.info("last snapshots taken", pipeline=self.name, tasks=len(taken))
 
     def _attempt(self, step: Callable[[], None]) -> None:
         """One step of the end. With the JVM gone some of them fail, and the others still have to be done."""

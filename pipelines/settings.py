@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from statestore.config import KafkaConfig
+from statestore.config import KafkaConfig, ObjectsConfig, SnapshotConfig
 from statestore.errors import InvalidConfig
 
 FILE = "rollforward.toml"
+OFF = "off"
 
 
 class Settings(BaseSettings):
@@ -49,6 +50,33 @@ class Settings(BaseSettings):
         60.0, description="longest wait for one answer of Kafka"
     )
 
+    snapshot_url: str = Field(
+        "", description="snapshots: s3://bucket/prefix, file:///folder, or off; default: a folder in <home>"
+    )
+    snapshot_interval_s: Annotated[float, Field(ge=0)] = Field(600.0, description="between two snapshots; 0: no clock")
+    snapshot_changelog_records: Annotated[int, Field(ge=0)] = Field(
+        5_000_000, description="and after so much growth of a task's changelog; 0: not by growth"
+    )
+    snapshot_on_stop: bool = Field(True, description="take one before a planned stop")
+    snapshot_keep: Annotated[int, Field(ge=1)] = Field(3, description="newest snapshots a collection always keeps")
+    snapshot_retention_s: Annotated[float, Field(ge=0)] = Field(604_800.0, description="and those younger than this")
+    snapshot_minimum_age_s: Annotated[float, Field(gt=0)] = Field(
+        86_400.0, description="a collection deletes no file younger than this"
+    )
+    snapshot_pin_life_s: Annotated[float, Field(gt=0)] = Field(
+        21_600.0, description="longest time of taking or restoring a snapshot; at most half of snapshot_minimum_age_s"
+    )
+    snapshot_bandwidth_bytes_per_s: Annotated[int, Field(ge=0)] = Field(
+        0, description="bound of one server's transfers; 0: none"
+    )
+    snapshot_parallel: Annotated[int, Field(ge=1, le=64)] = Field(4, description="files that travel at once")
+    s3_endpoint_url: str = Field("", description="an S3 server that is not Amazon's; the local stack's by default")
+    s3_region: str = Field("", description="region; default: as boto3 finds it")
+    s3_addressing: Literal["auto", "path", "virtual"] = Field("auto", description="how a bucket is addressed")
+    s3_encryption: Literal["", "AES256", "aws:kms"] = Field("", description="encryption on the server's side")
+    s3_kms_key_id: str = Field("", description="key of aws:kms")
+    s3_credentials_file: str = Field("", description="AWS credentials file; default: boto3's own places")
+
     @field_validator("home", "state_dir", mode="after")
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
@@ -75,6 +103,36 @@ class Settings(BaseSettings):
     def metastore(self) -> str:
         """SQLAlchemy URL of definitions and run states."""
         return self.metastore_url or f"sqlite:///{self.home / 'metastore.db'}"
+
+    def snapshot_config(self) -> SnapshotConfig | None:
+        """Where and when snapshots are taken; None when they are turned off."""
+        if self.snapshot_url == OFF:
+            return None
+        objects = ObjectsConfig(
+            url=self.snapshot_url or (self.home / "snapshots").as_uri(),
+            endpoint_url=self.s3_endpoint_url,
+            region=self.s3_region,
+            addressing=self.s3_addressing,
+            encryption=self.s3_encryption,
+            kms_key_id=self.s3_kms_key_id,
+            credentials_file=self.s3_credentials_file,
+            parallel=self.snapshot_parallel,
+            bandwidth_bytes_per_s=self.snapshot_bandwidth_bytes_per_s,
+        )
+        try:
+            return SnapshotConfig(
+                objects,
+                interval_s=self.snapshot_interval_s,
+                changelog_records=self.snapshot_changelog_records,
+                keep=self.snapshot_keep,
+                retention_s=self.snapshot_retention_s,
+                minimum_age_s=self.snapshot_minimum_age_s,
+                pin_life_s=self.snapshot_pin_life_s,
+            )
+        except ValueError as error:
+            raise InvalidConfig(
+                f"configuration is wrong: {error}", hint=f"correct {FILE} or the environment"
+            ) from error
 
     def kafka_config(self) -> KafkaConfig:
         """Kafka for our own clients."""

@@ -50,6 +50,10 @@ class StoreClient:
         """Commit a staged attempt; gives the task's figures after it."""
         return self.act("commit", task=task, batch=batch, attempt=attempt, plan=plan)
 
+    def snapshot(self, task: str) -> dict[str, Any]:
+        """Take a snapshot of the task's committed version now; gives how it went."""
+        return self.act("snapshot", task=task)
+
     def read(self, task: str, batch: int) -> Reading:
         """Open a stream that answers keys with committed states."""
         return Reading(self._client, task, batch)

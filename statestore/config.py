@@ -83,3 +83,62 @@ class ServerConfig:
     kafka: KafkaConfig
     rocks: RocksConfig
     transactions: bool = True
+    snapshots: SnapshotConfig | None = None
+
+
+@dataclass(frozen=True)
+class ObjectsConfig:
+    """Where snapshots lie and how they travel.
+
+    url: `file:///folder` or `s3://bucket/prefix`. Credentials are found by boto3's own chain, never configured here.
+    endpoint_url: of an S3 server that is not Amazon's. region: boto3's own choice when empty.
+    addressing: `path` (server/bucket), `virtual` (bucket.server) or `auto`.
+    encryption: server side, `AES256` or `aws:kms` with `kms_key_id`; empty leaves it to the bucket.
+    credentials_file: an AWS credentials file beside the usual places, as the local stack writes one.
+    parallel: files under way at once; more fill a fast network and take more memory (16 MiB or so each).
+    part_bytes: files larger than this go in parts of this size.
+    bandwidth_bytes_per_s: bound of all transfers of one process together; 0 is none.
+    attempts: of one request, with growing pauses between; timeout_s: longest silence within one.
+    """
+
+    url: str
+    endpoint_url: str = ""
+    region: str = ""
+    addressing: str = "auto"
+    encryption: str = ""
+    kms_key_id: str = ""
+    credentials_file: str = ""
+    parallel: int = 4
+    part_bytes: int = 16 * 1024 * 1024
+    bandwidth_bytes_per_s: int = 0
+    attempts: int = 6
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class SnapshotConfig:
+    """When snapshots are taken, and for how long they are kept.
+
+    interval_s: a task with new batches is snapshotted this often; shorter makes recovery's tail shorter and uploads
+        more; 0 turns the clock off.
+    changelog_records: and whenever its changelog has grown by so many offsets; 0 turns it off.
+    keep: the newest so many snapshots of a task are never collected. retention_s: nor any younger than this.
+    minimum_age_s: an unreferenced file younger than this is not deleted: it may belong to a snapshot being taken.
+    pin_life_s: bound of taking a snapshot, of restoring and of collecting. At most half of `minimum_age_s`: a file is
+        reused while it is younger than the other half, so it is too young to be deleted until the manifest is there.
+    """
+
+    objects: ObjectsConfig
+    interval_s: float = 600.0
+    changelog_records: int = 5_000_000
+    keep: int = 3
+    retention_s: float = 7 * 86_400.0
+    minimum_age_s: float = 86_400.0
+    pin_life_s: float = 6 * 3_600.0
+
+    def __post_init__(self) -> None:
+        if self.pin_life_s > self.minimum_age_s / 2:
+            raise ValueError("pin_life_s must not exceed half of minimum_age_s")
+        if self.keep < 1:
+            # Without the newest one an empty disk would mean a replay of everything.
+            raise ValueError("keep must be at least 1")

@@ -65,7 +65,43 @@ STORE_POINTS = (
     "restore.before-write",
     "restore.written",
 )
-ALL_POINTS = SERVER_POINTS + DRIVER_POINTS + STORE_POINTS
+# In the order in which one snapshot, one restore, one collection meets them.
+SNAPSHOT_POINTS = (
+    "snapshot.before-copy",
+    "snapshot.copied",
+    "snapshot.hashed",
+    "snapshot.pinned",
+    "snapshot.in-upload",
+    "snapshot.uploaded",
+    "snapshot.manifest-put",
+    "snapshot.unpinned",
+)
+RESTORE_POINTS = (
+    "restore.pinned",
+    "restore.in-download",
+    "restore.downloaded",
+    "restore.before-rename",
+    "restore.renamed",
+)
+COLLECT_POINTS = (
+    "collect.marked",
+    "collect.listed",
+    "collect.in-manifests",
+    "collect.manifests-deleted",
+    "collect.pins-read",
+    "collect.in-files",
+    "collect.files-deleted",
+)
+ROLLBACK_POINTS = ("rollback.before-delete",)
+ALL_POINTS = (
+    *SERVER_POINTS,
+    *DRIVER_POINTS,
+    *STORE_POINTS,
+    *SNAPSHOT_POINTS,
+    *RESTORE_POINTS,
+    *COLLECT_POINTS,
+    *ROLLBACK_POINTS,
+)
 
 
 def arm(folder: Path, name: str, *, passes: int = 0) -> None:

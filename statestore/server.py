@@ -2,7 +2,7 @@
 
     do_exchange  read    keys in, committed states out, batch by batch
                  write   rows in (`staging.SCHEMA`), one acknowledgement when the attempt is complete
-    do_action    open, commit, figures
+    do_action    open, commit, snapshot, figures
     do_get       entries of a store, for queries
 
 One process per core: two tasks in one interpreter compete for it. The socket is a unix socket of mode 0600 in a
@@ -25,9 +25,11 @@ import pyarrow.flight as flight
 import structlog
 
 from statestore import wire
-from statestore.config import KafkaConfig, RocksConfig, ServerConfig
-from statestore.errors import Fenced, InvalidInput, RollforwardError, Unavailable
+from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig
+from statestore.errors import Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
 from statestore.failpoints import reach
+from statestore.snapshots.schedule import Snapshotter
+from statestore.snapshots.service import Snapshots
 from statestore.store import Isolation
 from statestore.task import Task
 
@@ -47,6 +49,11 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         self._config = config
         self._tasks: dict[str, Task] = {}
         self._progress: dict[str, tuple[int, int]] = {}
+        self._snapshots = None if config.snapshots is None else Snapshots(config.snapshots)
+        self._snapshotter: Snapshotter | None = None
+        if config.snapshots is not None:
+            self._snapshotter = Snapshotter(config.snapshots, lambda: list(self._tasks.values()))
+            self._snapshotter.start()
 
     def _task(self, name: str) -> Task:
         try:
@@ -128,12 +135,25 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
                 task = self._task(command["task"])
                 now = task.commit(batch=command["batch"], attempt=command["attempt"], plan=command["plan"])
                 return {"committed_now": now, **task.figures()}
+            case "snapshot":
+                return self._snapshot(self._task(command["task"]))
             case "figures":
-                return {"pid": os.getpid(), "tasks": [task.figures() for task in self._tasks.values()]}
+                return {"pid": os.getpid(), "tasks": [self._figures(task) for task in self._tasks.values()]}
             case "progress":
                 return {"progress": {name: list(at) for name, at in self._progress.items()}}
             case _:
                 raise InvalidInput("server has no such action", action=name)
+
+    def _snapshot(self, task: Task) -> dict[str, Any]:
+        if self._snapshotter is None:
+            raise InvalidConfig("snapshots are turned off", hint="set snapshot_url, or leave it empty for a folder")
+        return self._snapshotter.take(task)
+
+    def _figures(self, task: Task) -> dict[str, Any]:
+        figures = task.figures()
+        if self._snapshotter is not None:
+            figures["snapshot"] = self._snapshotter.figures(task)
+        return figures
 
     def _open(self, command: dict[str, Any]) -> dict[str, Any]:
         spec = wire.task_from_fields(command["task"])
@@ -141,7 +161,14 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         if old is not None:
             old.close()
         config = self._config
-        task = Task(spec, command["epoch"], config.kafka, config.rocks, transactions=config.transactions)
+        task = Task(
+            spec,
+            command["epoch"],
+            config.kafka,
+            config.rocks,
+            transactions=config.transactions,
+            snapshots=self._snapshots,
+        )
 
         def progressed(done: int, total: int) -> None:
             self._progress[spec.name] = (done, total)
@@ -164,6 +191,8 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def close_tasks(self) -> None:
         """Release every task's folder."""
+        if self._snapshotter is not None:
+            self._snapshotter.close()
         for task in self._tasks.values():
             task.close()
 
@@ -190,12 +219,16 @@ def _entry_batch(rows: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
 
 def config_from_fields(fields: dict[str, Any]) -> ServerConfig:
     """A server's configuration from plain values."""
+    snapshots = fields.get("snapshots")
+    if snapshots is not None:
+        snapshots = SnapshotConfig(**{**snapshots, "objects": ObjectsConfig(**snapshots["objects"])})
     return ServerConfig(
         name=fields["name"],
         socket=Path(fields["socket"]),
         kafka=KafkaConfig(**fields["kafka"]),
         rocks=RocksConfig(**fields["rocks"]),
         transactions=fields["transactions"],
+        snapshots=snapshots,
     )
 
 

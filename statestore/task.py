@@ -12,9 +12,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
+from pathlib import Path
 from threading import RLock
 from typing import Any
 
@@ -22,19 +23,25 @@ import pyarrow as pa
 import structlog
 
 from statestore.batches import POSITION, BatchesLog, Position, encode
+from statestore.bring_up import BringUp, BroughtUp
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
-from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable, Unrecoverable
+from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
 from statestore.lockholder import end_zombie, record_owner
 from statestore.ownership import own, require_newest
 from statestore.partitioner import tasks_of
-from statestore.recovery import Found, RecoveryPlan, Way, now_ms, plan_recovery, replay, require_no_records
+from statestore.planning.facts import Found, gather, with_snapshots
+from statestore.planning.plan import RecoveryPlan, needs_snapshots
 from statestore.rocks import LockHeld
+from statestore.snapshots.copy import Steps, describe
+from statestore.snapshots.manifest import Manifest
+from statestore.snapshots.repository import Repository
+from statestore.snapshots.service import Snapshots
 from statestore.staging import Staged
 from statestore.store import Isolation
 from statestore.transactions.indexed_batch import IndexedBatchTransaction
-from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase, wipe
+from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
 
 log = structlog.get_logger()
 Progress = Callable[[int, int], None]
@@ -65,7 +72,14 @@ class Task:
     """Owned by one server process. Every method may be called from any thread."""
 
     def __init__(
-        self, spec: TaskSpec, epoch: int, kafka: KafkaConfig, rocks: RocksConfig, *, transactions: bool
+        self,
+        spec: TaskSpec,
+        epoch: int,
+        kafka: KafkaConfig,
+        rocks: RocksConfig,
+        *,
+        transactions: bool,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.spec = spec
         self.epoch = epoch
@@ -83,6 +97,9 @@ class Task:
         self._database: TaskDatabase | None = None
         self._store: IndexedBatchTransaction | None = None
         self._staged: Staged | None = None
+        self.steps = Steps()
+        self.repository: Repository | None = None
+        self._snapshots = snapshots
         self._log = log.bind(pipeline=spec.pipeline, task=spec.name, epoch=epoch)
 
     # Opening: own, then recover.
@@ -96,15 +113,14 @@ class Task:
                 self._kafka, self.spec.transactional_id, self._batches, self.epoch, transactions=self._transactions
             )
             self._position = self._batches.position(self.spec.number)
-            found, database = self._look()
-            plan = plan_recovery(self.spec, found)
-            records = self._recover(plan, found, database, on_progress)
+            brought = self._recover(on_progress)
+            self._database = brought.database
             self._become_running()
-            opened = Opened(plan, records, time.monotonic() - started)
-            self._log.info("task opened", **opened.to_json())
+            opened = Opened(brought.plan, brought.records, time.monotonic() - started)
+            self._log.info("task opened", **{k: v for k, v in opened.to_json().items() if k not in ("task", "ways")})
             return opened
 
-    def _look(self) -> tuple[Found, TaskDatabase | None]:
+    def _look(self) -> tuple[Found, Repository | None, TaskDatabase | None]:
         """The facts for a plan. The database is left open if it is usable."""
         database: TaskDatabase | None = None
         checkpoint, problem = None, ""
@@ -116,7 +132,13 @@ class Task:
                 problem = "local store was not complete"
         except TaskCorrupted as error:
             problem = f"local store is unusable: {error}"
-        return gather(self.spec, self._reader, Admin(self._kafka), self._position, checkpoint, problem), database
+        found = gather(self.spec, self._reader, Admin(self._kafka), self._position, checkpoint, problem)
+        if self._snapshots is None:
+            return replace(found, snapshots_problem="snapshots are turned off"), None, database
+        self.repository = self._snapshots.repository(self.spec, found.batches_topic_id)
+        if needs_snapshots(self.spec, found):
+            found = with_snapshots(found, self.repository)
+        return found, self.repository, database
 
     def _open_database(self) -> TaskDatabase:
         """The task's folder, taken from a zombie of ours if need be."""
@@ -129,19 +151,14 @@ class Task:
         record_owner(self.spec.folder)
         return database
 
-    def _recover(self, plan: RecoveryPlan, found: Found, database: TaskDatabase | None, on_progress: Progress) -> int:
-        if database is None or plan.discard_local:
-            if database is not None:
-                database.close()
-            wipe(self.spec.folder)
-            database = self._open_database()
-        self._database = database
-        if self._position is None:
-            require_no_records(self.spec, self._reader, found.changelog_first)
-            return 0
-        if plan.way is Way.NOTHING:
-            return 0
-        return replay(plan, self.spec, self._reader, database, self._position, on_progress)
+    def _recover(self, on_progress: Progress) -> BroughtUp:
+        found, repository, database = self._look()
+        way = BringUp(self.spec, self._reader, repository, self._open_database, on_progress)
+        try:
+            return way.run(found, database)
+        except BaseException:
+            way.close()
+            raise
 
     def _become_running(self) -> None:
         assert self._database is not None
@@ -252,7 +269,7 @@ class Task:
         producer.begin()
         reach("commit.begun")
         # 4.2 Everything the batch changed. The changelog's next offset is the one after its last record.
-        next_offset = [self._changelog_offset()]
+        next_offset = [self.changelog_offset()]
         self._produce_changelog(staged, next_offset)
         reach("commit.in-produce")
         producer.produce_many(spec.output_topic, staged.outputs)
@@ -298,7 +315,8 @@ class Task:
             on_offset=delivered,
         )
 
-    def _changelog_offset(self) -> int:
+    def changelog_offset(self) -> int:
+        """The store's next offset in its changelog."""
         return 0 if self._position is None else self._position.stores[self.spec.store.name].offset
 
     def _settle(self, batch: int, cause: RollforwardError) -> bool:
@@ -322,10 +340,35 @@ class Task:
             reach("apply.before-write")
             checkpoint = Checkpoint(position.batch, position.stores)
             self.store.commit(*self._database.entries(checkpoint))
+            self.steps.add(position)
             reach("apply.written")
         except RollforwardError as error:
             self.state = TaskState.BROKEN
             self._log.error("committed batch could not be applied", batch=position.batch, error=str(error))
+
+    # Snapshots.
+
+    def copy(self, folder: Path) -> Manifest:
+        """Make `folder` a hard-link copy of the committed version; gives its manifest, without files and write id.
+
+        The task waits for the copy, and for nothing after it.
+
+        Raises `Unavailable` when the task is not running.
+        """
+        with self._lock:
+            if (
+                self.state is not TaskState.RUNNING
+                or self._database is None
+                or self._position is None
+                or self.repository is None
+            ):
+                raise Unavailable("task has no committed version to copy", task=self.spec.name, state=self.state.value)
+            self._database.database.copy_to(folder)
+            checkpoint = self._database.checkpoint()
+            if checkpoint is None or checkpoint.batch != self._position.batch:
+                raise InvariantBroken("store of a running task stands elsewhere", task=self.spec.name)
+            topic_id = self.repository.layout.batches_topic_id
+            return describe(self.spec, topic_id, self._position, checkpoint, self.steps.since_last())
 
     # Looking.
 
@@ -345,21 +388,3 @@ class Task:
                     store, "size-all-mem-tables"
                 )
             return figures
-
-
-def gather(
-    spec: TaskSpec,
-    reader: Reader,
-    admin: Admin,
-    position: Position | None,
-    checkpoint: Checkpoint | None,
-    problem: str,
-) -> Found:
-    """Add what Kafka says about the changelog. The end offset includes open transactions: read it after owning."""
-    topic = spec.store.changelog_topic
-    about = admin.describe([topic]).get(topic)
-    if about is None:
-        raise Unrecoverable("changelog topic is missing", task=spec.name, topic=topic)
-    first, end = reader.begin_and_end(topic, spec.number)
-    retention = int(admin.configs(topic).get("delete.retention.ms", "86400000"))
-    return Found(checkpoint, problem, position, about.topic_id, first, end, retention, now_ms())

@@ -9,7 +9,7 @@ import typer
 
 from ops.cli.context import registry_of, settings_of_here
 from ops.cli.options import Json, PipelineName
-from ops.cli.output import answer, progress, say, table
+from ops.cli.output import answer, duration, progress, say, table
 
 
 def register(app: typer.Typer) -> None:
@@ -49,8 +49,13 @@ def _show_plans(pipeline: str, *, json: bool) -> None:
         answer({"pipeline": pipeline, "dry_run": True, "running": running, "tasks": plans})
     else:
         table(
-            ("task", "batch committed", "batch local", "way", "offsets to replay", "reason"),
+            ("task", "batch committed", "batch local", "way", "offsets to replay", "estimate", "reason"),
             [_row(plan) for plan in plans],
+        )
+        say("\nEvery way, with what it would take here:")
+        table(
+            ("task", "way", "estimate", "bytes", "offsets", "verdict"),
+            [_way(plan["task"], way) for plan in plans for way in plan["ways"]],
         )
         if running:
             say("\nThe driver runs, so these figures are moving: a task that is one batch behind is applying it.")
@@ -60,7 +65,21 @@ def _show_plans(pipeline: str, *, json: bool) -> None:
 
 def _row(plan: dict[str, Any]) -> tuple[object, ...]:
     batches = [None if plan[name] is None or plan[name] < 0 else plan[name] for name in ("batch", "local_batch")]
-    return (plan["task"], *batches, plan["way"], plan["offsets"], plan["reason"])
+    return (plan["task"], *batches, plan["way"], plan["offsets"], estimate(plan["estimated_seconds"]), plan["reason"])
+
+
+def _way(task: str, way: dict[str, Any]) -> tuple[object, ...]:
+    """A way's row. One that cannot be gone has no cost; one that only takes longer has."""
+    impossible = bool(way["refused"]) and not way["detail"]
+    figures = (None, None, None) if impossible else (estimate(way["seconds"]), way["bytes"], way["records"])
+    return (task, way["way"], *figures, "chosen: " + way["detail"] if way["chosen"] else way["refused"])
+
+
+def estimate(seconds: float | None) -> str | None:
+    """About how long, in words."""
+    if seconds is None:
+        return None
+    return f"{seconds:.1f} s" if 0 < seconds < 10 else duration(seconds)
 
 
 def _recover(pipeline: str, *, json: bool) -> None:

@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(json: Json = False) -> None:
-    """Start the local stack: a Kafka broker and Dagster."""
+    """Start the local stack: a Kafka broker, an S3 server and Dagster."""
     settings = configured()
     with progress("Starting the local stack") as tell:
         now = start_stack(settings, tell)
@@ -53,13 +53,15 @@ def up(json: Json = False) -> None:
         answer(now.to_json())
         return
     say(f"Kafka    {now.bootstrap_servers or settings.bootstrap_servers}")
+    if now.s3_endpoint:
+        say(f"S3       {now.s3_endpoint}")
     say(f"Dagster  {now.dagster_url}")
     say("Next: rollforward deploy FILE --pipeline NAME")
 
 
 def start_stack(settings: Settings, tell: Progress) -> StackStatus:
     """Start what is missing. `settings` are the configured ones, without the stack's own broker in them."""
-    components = ("dagster",) if settings.bootstrap_servers else ("kafka", "dagster")
+    components = ("dagster",) if settings.bootstrap_servers else ("kafka", "s3", "dagster")
     return stack_of(settings).up(
         components=components,
         dagster_module=DAGSTER_MODULE,

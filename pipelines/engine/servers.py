@@ -24,8 +24,8 @@ import structlog
 from pipelines import names
 from statestore import wire
 from statestore.client import StoreClient
-from statestore.config import KafkaConfig, RocksConfig, TaskSpec
-from statestore.errors import Fenced, Unavailable
+from statestore.config import KafkaConfig, RocksConfig, SnapshotConfig, TaskSpec
+from statestore.errors import Fenced, RollforwardError, Unavailable
 from statestore.server import EXIT_FENCED
 
 log = structlog.get_logger()
@@ -54,12 +54,21 @@ class StoreServers:
     """All servers of a pipeline's driver. Used from several query threads; starting and replacing take turns."""
 
     def __init__(
-        self, pipeline: str, count: int, states: Path, kafka: KafkaConfig, *, transactions: bool, log_file: Path
+        self,
+        pipeline: str,
+        count: int,
+        states: Path,
+        kafka: KafkaConfig,
+        *,
+        transactions: bool,
+        log_file: Path,
+        snapshots: SnapshotConfig | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._kafka = kafka
         self._transactions = transactions
         self._log_file = log_file
+        self._snapshots = snapshots
         self._prefix = names.socket_prefix(states, pipeline)
         self._numbers = itertools.count()
         self._servers: list[_Server | None] = [None] * count
@@ -121,6 +130,7 @@ class StoreServers:
             kafka=asdict(self._kafka),
             rocks=asdict(RocksConfig()),
             transactions=self._transactions,
+            snapshots=None if self._snapshots is None else asdict(self._snapshots),
         )
         with self._log_file.open("ab") as output:
             process = subprocess.Popen(
@@ -186,6 +196,20 @@ class StoreServers:
                 raise Fenced("a store server met a newer driver", server=server.name)
         except subprocess.TimeoutExpired:
             return
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Take a snapshot of every task that has committed something; those that fail are told in the log."""
+        waiting = {name: self._workers.submit(self._snapshot, name) for name in self._assigned}
+        taken = []
+        for name, future in waiting.items():
+            try:
+                taken.append(future.result())
+            except RollforwardError as error:
+                log.warning("no snapshot was taken", pipeline=self._pipeline, task=name, error=str(error))
+        return taken
+
+    def _snapshot(self, task: str) -> dict[str, Any]:
+        return self._server(task).client.snapshot(task)
 
     def figures(self, query: str) -> list[dict[str, Any]]:
         """Each task's numbers, from the servers that answer."""

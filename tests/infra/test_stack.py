@@ -46,7 +46,7 @@ def test_stack_comes_up_once_and_goes_down_whole(
     began = time.monotonic()
     first = stack.up(on_progress=lambda *step: steps.append(step), **with_dagster("tiny_definitions"))
     record_property("up_s", round(time.monotonic() - began, 2))
-    assert ("kafka", DAEMON, WEBSERVER) == first.started
+    assert ("kafka", "s3", DAEMON, WEBSERVER) == first.started
     assert {"running"} == {component.state for component in first.components}
     assert first.bootstrap_servers == first.component("kafka").address
     assert first.dagster_url == first.component(WEBSERVER).address
@@ -63,7 +63,7 @@ def test_stack_comes_up_once_and_goes_down_whole(
     assert f"already running on {first.bootstrap_servers}, pid {first.components[0].pid}" == steps[1][1]
 
     kill(first.component(DAEMON).pid)
-    assert ["running", "dead", "running"] == [component.state for component in stack.status().components]
+    assert ["running", "running", "dead", "running"] == [component.state for component in stack.status().components]
     third = stack.up(**with_dagster("tiny_definitions"))
     assert (DAEMON,) == third.started
     assert third.component(WEBSERVER).pid == first.component(WEBSERVER).pid

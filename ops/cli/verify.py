@@ -1,0 +1,51 @@
+"""`verify`: are the stores what their changelogs say?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ops.cli.context import registry_of, settings_of_here
+from ops.cli.options import Json, PipelineName
+from ops.cli.output import answer, progress, say, table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        epilog="[bold]rollforward verify flights --sample 1[/]\n\n[bold]rollforward verify flights --full --json[/]\n\n"
+        "Keys are named in hexadecimal. A store that differs: stop the pipeline, delete the task's folder, start it."
+    )(verify)
+
+
+def verify(
+    pipeline: PipelineName,
+    sample: Annotated[
+        float | None, typer.Option("--sample", min=0.01, max=100, help="Compare so many per cent of the keys.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Compare every key (the default).")] = False,
+    json: Json = False,
+) -> None:
+    """Compare every local store with its changelog, key by key, while the pipeline runs or not. Exits with 1 if one differs."""
+    if sample is not None and full:
+        raise typer.BadParameter("give --sample or --full, not both")
+    from ops.verification import verify_all
+
+    settings = settings_of_here()
+    with registry_of(settings) as registry, progress(f"Verifying {pipeline}") as tell:
+        verified = verify_all(registry.pipeline(pipeline), settings, tell, percent=sample or 100.0)
+    differing = [v for v in verified if v.mismatch_count]
+    if json:
+        answer({"pipeline": pipeline, "equal": not differing, "tasks": [v.to_json() for v in verified]})
+    else:
+        table(
+            ("task", "batch", "keys compared", "changed since", "differ", "digest"),
+            [(v.task, v.batch, v.keys, v.changed_since, v.mismatch_count, v.store_digest[:16]) for v in verified],
+        )
+        for found in differing:
+            table(("task", "key", "in the store"), [(found.task, m.key, m.kind) for m in found.mismatches])
+        if not verified:
+            say("There is no local store.")
+    if differing:
+        raise typer.Exit(1)

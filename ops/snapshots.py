@@ -1,0 +1,102 @@
+"""Snapshots of a deployed pipeline, from outside of its servers: taken by asking them, listed and collected directly."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ops.environment import Progress
+from pipelines.deploy import deployed_queries
+from pipelines.registry import PipelineRow, Registry
+from pipelines.settings import Settings
+from statestore.client import StoreClient
+from statestore.config import SnapshotConfig
+from statestore.errors import InvalidConfig, Unavailable
+from statestore.snapshots.collect import Collected, collect
+from statestore.snapshots.manifest import Manifest
+from statestore.snapshots.repository import Repository, Unreadable
+from statestore.snapshots.service import Snapshots
+
+
+def config_of(settings: Settings) -> SnapshotConfig:
+    """Where and how. Raises `InvalidConfig` when snapshots are turned off."""
+    config = settings.snapshot_config()
+    if config is None:
+        raise InvalidConfig("snapshots are turned off", hint="set snapshot_url in rollforward.toml, or remove it")
+    return config
+
+
+def repositories(row: PipelineRow, settings: Settings) -> dict[str, Repository]:
+    """Each task's snapshots, by the task's name."""
+    snapshots = Snapshots(config_of(settings))
+    return {
+        spec.name: snapshots.repository(spec, deployed.batches_topic_id)
+        for deployed in deployed_queries(row)
+        for spec in deployed.task_specs(settings.states)
+    }
+
+
+def take_all(registry: Registry, pipeline: str, tell: Progress) -> list[dict[str, Any]]:
+    """Snapshot every task that has committed something; raises `Unavailable` when no driver runs."""
+    registry.pipeline(pipeline)
+    driver = registry.driver(pipeline)
+    servers = [] if driver is None else [s for s in driver.servers if Path(s["socket"]).exists()]
+    if not servers:
+        raise Unavailable(
+            "pipeline does not run, so there is nobody to take a snapshot",
+            pipeline=pipeline,
+            hint=f"`rollforward start {pipeline}`; a planned stop takes one by itself",
+        )
+
+    def of_server(server: dict[str, Any]) -> list[dict[str, Any]]:
+        with StoreClient(server["socket"]) as client:
+            figures = {task["task"]: task for task in client.act("figures")["tasks"]}
+            taken = []
+            for task in server["tasks"]:
+                if figures.get(task, {}).get("batch", -1) < 0:
+                    continue
+                tell(task, "copying and uploading")
+                taken.append(client.snapshot(task))
+            return taken
+
+    with ThreadPoolExecutor(max_workers=len(servers)) as workers:
+        return sorted((taken for found in workers.map(of_server, servers) for taken in found), key=lambda t: t["task"])
+
+
+def list_all(row: PipelineRow, settings: Settings) -> list[dict[str, Any]]:
+    """Every snapshot, by task, the oldest first; `new_bytes` is what no older one of the task has."""
+    found = []
+    for task, repository in repositories(row, settings).items():
+        seen: set[str] = set()
+        for manifest in reversed(list(repository.newest_first())):
+            if isinstance(manifest, Unreadable):
+                found.append({"task": task, "key": manifest.key, "problem": manifest.reason})
+            else:
+                found.append(_described(task, repository, manifest, seen))
+                seen.update(file.sha256 for file in manifest.files)
+    return found
+
+
+def _described(task: str, repository: Repository, manifest: Manifest, seen: set[str]) -> dict[str, Any]:
+    return {
+        "task": task,
+        "key": repository.layout.manifest(manifest.batch),
+        "problem": "",
+        "batch": manifest.batch,
+        "taken_at_ms": manifest.taken_at_ms,
+        "offsets": {name: at.offset for name, at in manifest.stores.items()},
+        "files": len(manifest.files),
+        "bytes": manifest.total_bytes,
+        "new_bytes": sum(file.bytes for file in manifest.files if file.sha256 not in seen),
+    }
+
+
+def collect_all(row: PipelineRow, settings: Settings, tell: Progress, *, dry_run: bool) -> list[Collected]:
+    """Collect every task's snapshots, or only say what would go."""
+    config = config_of(settings)
+    collected = []
+    for task, repository in repositories(row, settings).items():
+        tell(task, "looking for what nothing needs")
+        collected.append(collect(repository, config, dry_run=dry_run))
+    return collected

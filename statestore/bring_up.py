@@ -1,0 +1,175 @@
+"""From the facts to an open database at the committed version: plan, go the way, plan again where a snapshot fails.
+
+A snapshot that turns out to be of no use (collected meanwhile, a file of another content, storage that went away, a
+version other than its manifest says) is refused with that reason, and the next cheapest way is taken. The local store
+is given up only when its replacement is complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from statestore.config import TaskSpec
+from statestore.errors import DataCorrupted, InvalidConfig, RollforwardError, Unavailable
+from statestore.failpoints import reach
+from statestore.kafka import Reader
+from statestore.objects.base import ObjectMissing
+from statestore.planning.facts import Found
+from statestore.planning.plan import RecoveryPlan, Way, plan_recovery
+from statestore.planning.rates import save_rates
+from statestore.recovery import Progress, replay, require_no_records
+from statestore.snapshots.manifest import Manifest
+from statestore.snapshots.repository import Repository
+from statestore.snapshots.restore import restore_snapshot, unfinished
+from statestore.version import TaskDatabase, wipe
+
+log = structlog.get_logger()
+Open = Callable[[], TaskDatabase]
+
+
+@dataclass(frozen=True)
+class BroughtUp:
+    """An open database at the committed version, and how it came there."""
+
+    database: TaskDatabase
+    plan: RecoveryPlan
+    records: int
+
+
+class BringUp:
+    """One task's recovery. `repository` is None without snapshots; `pin_life_s` bounds a restore."""
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        reader: Reader,
+        repository: Repository | None,
+        open_database: Open,
+        on_progress: Progress,
+        *,
+        pin_life_s: float = 6 * 3_600.0,
+    ) -> None:
+        self._spec = spec
+        self._reader = reader
+        self._repository = repository
+        self._open = open_database
+        self._on_progress = on_progress
+        self._pin_life_s = pin_life_s
+        self._database: TaskDatabase | None = None
+
+    def run(self, found: Found, database: TaskDatabase | None) -> BroughtUp:
+        """Go the cheapest correct way. `database` is the open local store, if it can be opened.
+
+        Raises `Unrecoverable` when every way is refused; the local store is then as it was.
+        """
+        self._database = database
+        self._drop_ahead(found)
+        while True:
+            plan = plan_recovery(self._spec, found)
+            if plan.way is not Way.SNAPSHOT:
+                self._keep_or_begin(plan)
+                break
+            try:
+                found = self._restore(plan, found)
+                break
+            except (ObjectMissing, DataCorrupted, Unavailable, InvalidConfig) as error:
+                log.warning("snapshot failed", task=self._spec.name, key=plan.snapshot, error=str(error))
+                found = self._without(found, plan.snapshot, error)
+        return self._catch_up(plan, found)
+
+    def _without(self, found: Found, key: str, error: RollforwardError) -> Found:
+        found = found.without(key, f"it could not be restored: {error}")
+        if self._database is None and found.checkpoint is not None:
+            found = replace(found, checkpoint=None, problem="local store gave way to a snapshot")
+        return found
+
+    def _keep_or_begin(self, plan: RecoveryPlan) -> None:
+        """The open local store, or an empty one in its place."""
+        left = unfinished(self._spec.folder)
+        if left.exists():
+            reach("rollback.before-delete")
+            shutil.rmtree(left)
+        if self._database is None or plan.discard_local:
+            self._close()
+            wipe(self._spec.folder)
+            self._database = self._open()
+
+    def _catch_up(self, plan: RecoveryPlan, found: Found) -> BroughtUp:
+        """Replay the tail, if there is one."""
+        assert self._database is not None
+        if found.position is None:
+            require_no_records(self._spec, self._reader, found.changelog_first)
+            return BroughtUp(self._database, plan, 0)
+        stands = self._database.checkpoint()
+        if stands is not None and stands.batch == found.position.batch:
+            return BroughtUp(self._database, plan, 0)
+        started = time.monotonic()
+        records = replay(plan, self._spec, self._reader, self._database, found.position, self._on_progress)
+        seconds = time.monotonic() - started
+        if seconds * 1000 >= found.delete_retention_ms:
+            # A key read at the beginning may have been deleted, and its deletion dropped, before the end was read.
+            self._close()
+            wipe(self._spec.folder)
+            raise Unavailable(
+                "replay took longer than the changelog keeps deletions",
+                task=self._spec.name,
+                seconds=round(seconds),
+                hint="raise delete.retention.ms of the changelog",
+            )
+        save_rates(self._spec.folder.parent, found.rates.with_replay(records, seconds))
+        return BroughtUp(self._database, plan, records)
+
+    def _restore(self, plan: RecoveryPlan, found: Found) -> Found:
+        """Put the snapshot in the place of the local store and open it; gives the facts with the speed measured."""
+        assert self._repository is not None
+        offered = next(s for s in found.snapshots if s.key == plan.snapshot)
+        manifest = offered.manifest
+        assert manifest is not None
+        restored = restore_snapshot(
+            self._repository,
+            manifest,
+            self._spec.folder,
+            pin_life_s=self._pin_life_s,
+            on_progress=self._on_progress,
+            release=self._close,
+        )
+        try:
+            self._database = self._open()
+            self._require_version(manifest)
+        except RollforwardError as error:
+            self._close()
+            wipe(self._spec.folder)
+            raise DataCorrupted("restored store is not what its manifest says", error=error) from error
+        rates = found.rates.with_restore(restored.bytes, restored.seconds, offered.scheme)
+        save_rates(self._spec.folder.parent, rates)
+        return replace(found, rates=rates)
+
+    def _require_version(self, manifest: Manifest) -> None:
+        assert self._database is not None
+        stands = self._database.checkpoint()
+        if stands is None or (stands.batch, stands.stores) != (manifest.batch, manifest.stores):
+            raise DataCorrupted("store stands elsewhere", batch=stands and stands.batch, manifest=manifest.batch)
+
+    def _drop_ahead(self, found: Found) -> None:
+        """Delete snapshots of batches that Kafka has lost: batches of the same numbers will come and be others."""
+        if found.position is None or self._repository is None:
+            return
+        batch = found.position.batch
+        ahead = [s.key for s in found.snapshots if s.manifest is not None and s.manifest.batch > batch]
+        if ahead:
+            log.error("deleting snapshots that are ahead of what is committed", task=self._spec.name, keys=ahead)
+            self._repository.objects.delete(ahead)
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def close(self) -> None:
+        """Release the database after `run` has raised."""
+        self._close()

@@ -1,0 +1,1 @@
+"""Object storage: one interface, a local folder and S3 behind it."""

@@ -1,0 +1,116 @@
+"""The facts that a recovery is planned from. Gathering them changes nothing.
+
+The changelog's end is read as `read_uncommitted`: an open transaction would hide committed records behind it. The
+position is read by the caller, after its `init_transactions` has finished every older transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from statestore.batches import Position
+from statestore.clock import now_ms
+from statestore.config import TaskSpec
+from statestore.errors import RollforwardError, Unrecoverable
+from statestore.kafka import Admin, Reader
+from statestore.planning.rates import Rates, load_rates
+from statestore.snapshots.manifest import Manifest
+from statestore.snapshots.repository import Repository, Unreadable
+from statestore.snapshots.restore import unfinished
+from statestore.version import Checkpoint
+
+# The plan shows why older ones are refused; more than these help nobody.
+SNAPSHOTS_MAX = 20
+
+
+@dataclass(frozen=True)
+class SnapshotFound:
+    """A snapshot that is offered, or the key of one with why it cannot be (`refused`)."""
+
+    key: str
+    scheme: str
+    manifest: Manifest | None
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found. `checkpoint` is None for a missing or unusable store, `problem` says why.
+
+    `changelog_first` and `changelog_end` are its first offset and the one after its last. `leftovers` are paths of
+    work that was never finished. `snapshots` are newest first; `snapshots_problem` says why there are none to offer.
+    """
+
+    checkpoint: Checkpoint | None
+    problem: str
+    position: Position | None
+    changelog_topic_id: str
+    changelog_first: int
+    changelog_end: int
+    delete_retention_ms: int
+    now_ms: int
+    cleanup_policy: str = "compact"
+    batches_topic_id: str = ""
+    leftovers: tuple[str, ...] = ()
+    snapshots: tuple[SnapshotFound, ...] = ()
+    snapshots_problem: str = ""
+    rates: Rates = field(default_factory=Rates)
+
+    def without(self, key: str, reason: str) -> Found:
+        """The same facts after one snapshot has turned out to be of no use."""
+        changed = (replace(s, refused=reason) if s.key == key else s for s in self.snapshots)
+        return replace(self, snapshots=tuple(changed))
+
+
+def gather(
+    spec: TaskSpec,
+    reader: Reader,
+    admin: Admin,
+    position: Position | None,
+    checkpoint: Checkpoint | None,
+    problem: str,
+) -> Found:
+    """What Kafka and the disk say; snapshots are added by `with_snapshots`. Raises `Unrecoverable` without a changelog."""
+    topic = spec.store.changelog_topic
+    topics = admin.describe([topic, spec.batches_topic])
+    if topic not in topics:
+        raise Unrecoverable("changelog topic is missing", task=spec.name, topic=topic)
+    first, end = reader.begin_and_end(topic, spec.number)
+    configs = admin.configs(topic)
+    batches = topics.get(spec.batches_topic)
+    new = unfinished(spec.folder)
+    return Found(
+        checkpoint,
+        problem,
+        position,
+        topics[topic].topic_id,
+        first,
+        end,
+        int(configs.get("delete.retention.ms", "86400000")),
+        now_ms(),
+        cleanup_policy=configs.get("cleanup.policy", "compact"),
+        batches_topic_id="" if batches is None else batches.topic_id,
+        leftovers=(str(new),) if new.exists() else (),
+        rates=load_rates(spec.folder.parent),
+    )
+
+
+def with_snapshots(found: Found, repository: Repository) -> Found:
+    """Add what object storage offers. Storage that does not answer is a fact too: there may be another way."""
+    scheme = repository.objects.url.partition(":")[0]
+    try:
+        offered = tuple(_offered(repository, scheme))
+    except RollforwardError as error:
+        return replace(found, snapshots_problem=f"snapshots cannot be read: {error}")
+    return replace(found, snapshots=offered, snapshots_problem="" if offered else "there is no snapshot")
+
+
+def _offered(repository: Repository, scheme: str) -> Iterable[SnapshotFound]:
+    for number, manifest in enumerate(repository.newest_first()):
+        if number == SNAPSHOTS_MAX:
+            return
+        if isinstance(manifest, Unreadable):
+            yield SnapshotFound(manifest.key, scheme, None, manifest.reason)
+        else:
+            yield SnapshotFound(repository.layout.manifest(manifest.batch), scheme, manifest)

@@ -1,0 +1,102 @@
+"""Why a version must not be used: every hazard of recovery, with its own message.
+
+A version is what a local store or a snapshot holds. Where it stands at the committed batch there is no tail to
+replay, and what Kafka may have forgotten since does not matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from statestore.config import TaskSpec
+from statestore.errors import Unrecoverable
+from statestore.planning.facts import Found
+from statestore.snapshots.manifest import Manifest
+from statestore.version import FORMAT, ChangelogPosition
+
+
+@dataclass(frozen=True)
+class Version:
+    """`what` is `local store` or `snapshot`, for messages; `written_at_ms` is when it became the store's version."""
+
+    what: str
+    batch: int
+    at: ChangelogPosition
+    written_at_ms: int
+
+
+def require_changelog(spec: TaskSpec, found: Found, committed: ChangelogPosition) -> None:
+    """Raise `Unrecoverable` where no version helps, because Kafka's side of the truth is not what was committed."""
+    if found.changelog_topic_id != committed.topic_id:
+        raise Unrecoverable(
+            "changelog topic was deleted and created again",
+            task=spec.name,
+            topic=spec.store.changelog_topic,
+            recorded_topic_id=committed.topic_id,
+            topic_id=found.changelog_topic_id,
+            hint="restore the topic from a backup, or start the query anew under another name",
+        )
+    if found.changelog_end < committed.offset:
+        raise Unrecoverable(
+            "changelog ends before the committed position: kafka has lost its tail",
+            task=spec.name,
+            topic=spec.store.changelog_topic,
+            position=committed.offset,
+            end=found.changelog_end,
+        )
+
+
+def why_not(version: Version, found: Found, committed: ChangelogPosition) -> str:
+    """Why the version must not be used; empty if it may be."""
+    assert found.position is not None
+    what, position = version.what, found.position
+    if version.at.topic_id != committed.topic_id:
+        return f"{what} belongs to another changelog topic"
+    if version.batch > position.batch or version.at.offset > committed.offset:
+        return f"{what} is ahead: it stands at batch {version.batch}, batch {position.batch} is committed"
+    if version.batch == position.batch:
+        return ""
+    if version.at.offset < found.changelog_first:
+        return f"changelog begins after the {what}'s offset"
+    if found.now_ms - version.written_at_ms >= found.delete_retention_ms:
+        # Compaction drops a deletion's record after that time: a key deleted since would come back.
+        return f"{what} is older than the changelog keeps deletions"
+    return ""
+
+
+def why_not_local(spec: TaskSpec, found: Found, committed: ChangelogPosition) -> str:
+    """Why the local store must not be used."""
+    checkpoint = found.checkpoint
+    if checkpoint is None or spec.store.name not in checkpoint.stores:
+        return found.problem or "no local store"
+    local = checkpoint.stores[spec.store.name]
+    return why_not(Version("local store", checkpoint.batch, local, checkpoint.written_at_ms), found, committed)
+
+
+def why_not_snapshot(spec: TaskSpec, manifest: Manifest, found: Found, committed: ChangelogPosition) -> str:
+    """Why a snapshot must not be used."""
+    assert found.position is not None
+    if manifest.store_format != FORMAT:
+        return f"snapshot's store has format {manifest.store_format}, this program reads {FORMAT}"
+    if (manifest.pipeline, manifest.query, manifest.task) != (spec.pipeline, spec.query, spec.number):
+        return f"snapshot is of task {manifest.query}-{manifest.task} of {manifest.pipeline}"
+    if manifest.tasks != spec.tasks:
+        return f"snapshot was taken with {manifest.tasks} state partitions, the query has {spec.tasks}"
+    if manifest.batches_topic_id != found.batches_topic_id:
+        return "snapshot belongs to another batches topic"
+    if manifest.plan != found.position.plan:
+        return "snapshot was taken under another plan: its states may have another schema"
+    if spec.store.name not in manifest.stores:
+        return f"snapshot has no store {spec.store.name}"
+    at = manifest.stores[spec.store.name]
+    return why_not(Version("snapshot", manifest.batch, at, manifest.version_at_ms), found, committed)
+
+
+def why_not_full(found: Found, committed: ChangelogPosition) -> str:
+    """Why the changelog alone does not give the store."""
+    # Compaction never moves a log's beginning; only deleting records does.
+    if found.changelog_first > 0 and "delete" not in found.cleanup_policy:
+        return f"changelog's records before offset {found.changelog_first} were deleted"
+    if found.changelog_first > committed.offset:
+        return "changelog begins after the committed position"
+    return ""

@@ -1,0 +1,1 @@
+"""Snapshots of committed store versions in object storage: taken, listed, restored, collected."""

@@ -1,0 +1,99 @@
+"""Pins and marks: who needs which files now, so that a collection does not take them away.
+
+Two rules make collecting safe beside taking and restoring, with nothing but strongly consistent puts and lists:
+
+    taking      puts a pin that names all files of the coming manifest, then looks for marks; while a collection is
+                under way its reading of pins may be over, so this attempt is given up before anything is reused
+    restoring   puts a pin that names the manifest's files, then reads the manifest again; if it is still there, no
+                collection that deletes it has read the pins yet, since manifests are deleted before pins are read
+    collecting  puts its mark before it lists anything, deletes manifests, then reads pins, then deletes files
+
+Several collections at once are harmless: each follows the rule by itself. A lease says how many seconds it lives,
+counted from its object's time by the storage's clock. Whoever holds one stops what it does before that by its own
+monotonic clock, which it started earlier.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from statestore.errors import RollforwardError, Unavailable
+from statestore.objects.base import ObjectMissing, ObjectStore
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A pin or mark of ours. `ends_at` is on this process's monotonic clock, `now_s` the storage's time of the put."""
+
+    key: str
+    kind: str
+    ends_at: float
+    now_s: float
+
+    def require_alive(self) -> None:
+        """Raise `Unavailable` when the lease may not protect its holder any more."""
+        if time.monotonic() >= self.ends_at:
+            raise Unavailable(
+                f"{self.kind} took longer than it may",
+                lease=self.key,
+                hint="raise snapshot_pin_life_s, or look why the transfer is so slow",
+            )
+
+
+def put_lease(objects: ObjectStore, prefix: str, kind: str, files: Iterable[str], life_s: float) -> Lease:
+    """Put a pin or a mark, below the prefix of its sort, that lives for `life_s` seconds."""
+    # Our clock begins before the storage's, so it ends first.
+    ends_at = time.monotonic() + life_s
+    key = f"{prefix}{secrets.token_hex(8)}.json"
+    objects.put(key, json.dumps({"kind": kind, "life_s": life_s, "files": sorted(set(files))}).encode())
+    about = objects.head(key)
+    if about is None:
+        raise Unavailable("object storage does not show what was just written", key=key, url=objects.url)
+    return Lease(key, kind, ends_at, about.modified_at_s)
+
+
+def drop_lease(objects: ObjectStore, lease: Lease) -> None:
+    """Take the lease away. One that stays because the storage is away ends by itself."""
+    try:
+        objects.delete([lease.key])
+    except RollforwardError as error:
+        log.warning("lease stays until it ends", lease=lease.key, error=str(error))
+
+
+@dataclass(frozen=True)
+class Leases:
+    """What living leases name, how many live, and the keys of those that have ended."""
+
+    files: frozenset[str]
+    living: int
+    ended: tuple[str, ...]
+
+
+def read_leases(objects: ObjectStore, prefix: str, now_s: float) -> Leases:
+    """All leases below a prefix. `now_s` is the storage's clock."""
+    files: set[str] = set()
+    ended: list[str] = []
+    living = 0
+    for info in objects.list(prefix):
+        try:
+            fields = json.loads(objects.get(info.key))
+            life_s, named = float(fields["life_s"]), list(fields["files"])
+        except ObjectMissing:
+            continue
+        except (ValueError, KeyError, TypeError):
+            # A cut-off put that a server lists under a name of its own; whose pin it was puts it again or gives up.
+            continue
+        if info.modified_at_s + life_s < now_s:
+            ended.append(info.key)
+        else:
+            living += 1
+            files.update(named)
+    return Leases(frozenset(files), living, tuple(ended))

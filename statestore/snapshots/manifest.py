@@ -1,0 +1,95 @@
+"""What a snapshot is: a manifest that names every file of one committed version of a task's stores.
+
+    {"format": 1, "write_id": "…", "pipeline": …, "query": …, "task": 0, "tasks": 4, "batches_topic_id": "…",
+     "store_format": 1, "plan": "…", "epoch": 7, "batch": 12, "version_at_ms": …, "taken_at_ms": …,
+     "stores": {"<store>": {"topic_id": "…", "offset": 99}}, "files": [{"name": …, "sha256": …, "bytes": …}],
+     "steps": [[12, {"<store>": 99}, 1795…]]}
+
+`version_at_ms` is when the version became this store's: deletions in the changelog are safe for their retention from
+then. `steps` are the batches since the snapshot before with each store's offset after it and its time, so that a batch
+between two snapshots can be found in the changelog.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from statestore.errors import DataCorrupted, FormatUnsupported
+from statestore.version import ChangelogPosition
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SnapshotFile:
+    """One file of the store's folder."""
+
+    name: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One committed batch: the changelogs' next offsets after it, by store, and when it was applied, in ms."""
+
+    batch: int
+    offsets: dict[str, int]
+    at_ms: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """See the head of this file. `stores` gives each changelog's topic id and next offset at `batch`."""
+
+    pipeline: str
+    query: str
+    task: int
+    tasks: int
+    batches_topic_id: str
+    store_format: int
+    plan: str
+    epoch: int
+    batch: int
+    version_at_ms: int
+    taken_at_ms: int
+    stores: dict[str, ChangelogPosition]
+    files: tuple[SnapshotFile, ...]
+    write_id: str
+    steps: tuple[Step, ...] = field(default=())
+    format: int = FORMAT
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all files, shared ones included."""
+        return sum(file.bytes for file in self.files)
+
+    def encode(self) -> bytes:
+        """As an object's body."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+
+def parse(body: bytes, key: str) -> Manifest:
+    """Inverse of `encode`. Raises `FormatUnsupported` for another version and `DataCorrupted` for anything else."""
+    try:
+        fields: dict[str, Any] = json.loads(body)
+        if fields["format"] != FORMAT:
+            raise FormatUnsupported("snapshot has another format", key=key, found=fields["format"], supported=FORMAT)
+        fields["stores"] = {name: ChangelogPosition(**at) for name, at in fields["stores"].items()}
+        fields["files"] = tuple(SnapshotFile(**file) for file in fields["files"])
+        fields["steps"] = tuple(Step(**step) for step in fields["steps"])
+        manifest = Manifest(**fields)
+        _require_safe(manifest.files)
+        return manifest
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataCorrupted("snapshot's manifest is unreadable", key=key, error=error) from error
+
+
+def _require_safe(files: Iterable[SnapshotFile]) -> None:
+    """A name is one of a folder's own: a manifest must not write elsewhere."""
+    names = [file.name for file in files]
+    if len(set(names)) != len(names) or any("/" in name or name in ("", ".", "..") for name in names):
+        raise ValueError("file names")

@@ -1,0 +1,109 @@
+"""Restoring a snapshot: every file downloaded and verified in a folder beside the task's, which then takes its place.
+
+    1 pin        the manifest's files, then the manifest is read again
+    2 download   in parallel, straight into the new folder; each file's content is compared with its name
+    3 rename     the old folder is deleted, the new one renamed: only a whole version is ever under the task's name
+
+Killed anywhere, what is left is a folder that the next recovery deletes, and a pin that ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from statestore.errors import DataCorrupted, Unavailable
+from statestore.failpoints import reach
+from statestore.objects.base import ObjectMissing
+from statestore.snapshots.hashes import sha256_of
+from statestore.snapshots.leases import drop_lease, put_lease
+from statestore.snapshots.manifest import Manifest, SnapshotFile
+from statestore.snapshots.repository import Repository
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """How a restore went."""
+
+    bytes: int
+    seconds: float
+
+
+def unfinished(folder: Path) -> Path:
+    """Where a task's folder is built."""
+    return folder.with_name(f"{folder.name}.recovering")
+
+
+def restore_snapshot(
+    repository: Repository,
+    manifest: Manifest,
+    folder: Path,
+    *,
+    pin_life_s: float,
+    on_progress: Progress = lambda _done, _total: None,
+    release: Callable[[], None] = lambda: None,
+) -> Restored:
+    """Make `folder` the manifest's version; what is there is replaced. `on_progress` gets (bytes done, bytes in all).
+
+    `release` is called before the folder of before is deleted, to close what is open in it.
+
+    Raises `ObjectMissing` when the snapshot was collected or is incomplete, `DataCorrupted` for a file of another
+    content: the folder of before is then untouched.
+    """
+    started = time.monotonic()
+    objects, layout = repository.objects, repository.layout
+    pin = put_lease(objects, layout.pins, "restore", (file.sha256 for file in manifest.files), pin_life_s)
+    try:
+        reach("restore.pinned")
+        if repository.read(manifest.batch).write_id != manifest.write_id:
+            raise ObjectMissing("snapshot was replaced", key=layout.manifest(manifest.batch))
+        new = unfinished(folder)
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True, mode=0o700)
+        _download(repository, manifest, new, on_progress)
+        reach("restore.downloaded")
+    finally:
+        drop_lease(objects, pin)
+    release()
+    if folder.exists():
+        shutil.rmtree(folder)
+    reach("restore.before-rename")
+    new.rename(folder)
+    _sync(folder.parent)
+    reach("restore.renamed")
+    return Restored(manifest.total_bytes, time.monotonic() - started)
+
+
+def _download(repository: Repository, manifest: Manifest, new: Path, on_progress: Progress) -> None:
+    by_path: dict[Path, SnapshotFile] = {new / file.name: file for file in manifest.files}
+    done, lock = [0], Lock()
+
+    def arrived(path: Path, key: str) -> None:
+        file = by_path[path]
+        if path.stat().st_size != file.bytes or sha256_of(path) != file.sha256:
+            raise DataCorrupted("file of a snapshot has another content", key=key, name=file.name)
+        with lock:
+            done[0] += file.bytes
+            on_progress(done[0], manifest.total_bytes)
+        reach("restore.in-download")
+
+    # The largest first: the last one to end decides how long it takes.
+    wanted = sorted(by_path.items(), key=lambda item: -item[1].bytes)
+    repository.objects.download_all([(path, repository.layout.file(file.sha256)) for path, file in wanted], arrived)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise Unavailable("folder cannot be synced", folder=folder, error=error) from error
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,39 @@
+"""Object storage as one process uses it for snapshots: opened at first need, shared by its tasks."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from statestore.config import SnapshotConfig, TaskSpec
+from statestore.objects.base import ObjectStore
+from statestore.objects.open import open_objects
+from statestore.snapshots.layout import layout_of
+from statestore.snapshots.repository import Repository
+
+
+class Snapshots:
+    """Gives each task its repository. `objects` may be given, by tests that inject faults."""
+
+    def __init__(self, config: SnapshotConfig, objects: ObjectStore | None = None) -> None:
+        self.config = config
+        self._objects = objects
+        self._lock = Lock()
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The object store. Raises `InvalidConfig` for a URL that is none."""
+        with self._lock:
+            if self._objects is None:
+                self._objects = open_objects(self.config.objects)
+            return self._objects
+
+    def repository(self, spec: TaskSpec, batches_topic_id: str) -> Repository:
+        """The task's snapshots."""
+        return Repository(self.objects, layout_of(spec, batches_topic_id))
+
+    def close(self) -> None:
+        """Release connections."""
+        with self._lock:
+            if self._objects is not None:
+                self._objects.close()
+                self._objects = None

@@ -1,0 +1,156 @@
+"""Comparing a store with its changelog, key by key, without stopping anybody.
+
+The changelog is replayed up to the offset at which the store stands into a store of its own, and both are walked side
+by side in key order. Compaction may have dropped a record before that offset because a newer one of its key came
+after it; such keys say nothing about the store as it stands, so keys of the tail are left out and counted.
+
+A digest of each side, a sum over its entries and therefore the same in any order, names the version that was compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from statestore.config import RocksConfig, TaskSpec
+from statestore.errors import Unrecoverable
+from statestore.kafka import Reader
+from statestore.recovery import Progress, stored_entries
+from statestore.store import Entry
+from statestore.version import TaskDatabase
+
+# More names help nobody; the count is exact.
+MISMATCHES_NAMED = 20
+_BUCKETS = 10_000
+_MODULUS = 1 << 128
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One key, in hexadecimal, that differs: `missing`, `unexpected` or `another value`, seen from the store."""
+
+    key: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    """How a comparison went. `changed_since` counts keys left out because the changelog has newer records of them."""
+
+    task: str
+    batch: int
+    keys: int
+    changed_since: int
+    mismatch_count: int
+    mismatches: tuple[Mismatch, ...]
+    store_digest: str
+    changelog_digest: str
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "seconds": round(self.seconds, 3)}
+
+
+class _Digest:
+    """An order-independent digest of entries."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def add(self, key: bytes, value: bytes) -> None:
+        hashed = hashlib.blake2b(len(key).to_bytes(8, "big") + key + value, digest_size=16).digest()
+        self._sum = (self._sum + int.from_bytes(hashed, "big")) % _MODULUS
+
+    def hex(self) -> str:
+        return f"{self._sum:032x}"
+
+
+def is_sampled(key: bytes, percent: float) -> bool:
+    """Whether a key is in the sample: the same keys every time, whatever order they come in."""
+    return percent >= 100 or zlib.crc32(key) % _BUCKETS < percent * _BUCKETS / 100
+
+
+def verify(
+    spec: TaskSpec,
+    reader: Reader,
+    database: TaskDatabase,
+    work: Path,
+    *,
+    percent: float = 100.0,
+    on_progress: Progress = lambda _done, _total: None,
+) -> Verified:
+    """Compare the store of an open database, which may be read-only, with the changelog. `work` is ours to make.
+
+    Raises `Unrecoverable` for a store without a version: there is nothing to compare.
+    """
+    started = time.monotonic()
+    checkpoint = database.checkpoint()
+    if checkpoint is None:
+        raise Unrecoverable("store is not complete, so there is nothing to compare", task=spec.name)
+    offset = checkpoint.stores[spec.store.name].offset
+    shutil.rmtree(work, ignore_errors=True)
+    expected = TaskDatabase(work, [spec.store.name], RocksConfig())
+    try:
+        changed = _replay(spec, reader, expected, offset, percent, on_progress)
+        left, right = (_sampled(spec, each, percent, changed) for each in (database, expected))
+        return _compare(spec, checkpoint.batch, left, right, len(changed), started)
+    finally:
+        expected.close()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _replay(
+    spec: TaskSpec, reader: Reader, expected: TaskDatabase, offset: int, percent: float, on_progress: Progress
+) -> set[bytes]:
+    """Write the changelog up to `offset` into `expected`; gives the sampled keys that have newer records."""
+    topic, changed = spec.store.changelog_topic, set[bytes]()
+    first, end = reader.begin_and_end(topic, spec.number)
+    for chunk in reader.read(topic, spec.number, start=first, end=end):
+        sampled = [record for record in chunk if is_sampled(record.key or b"", percent)]
+        expected.database.write({spec.store.name: stored_entries([r for r in sampled if r.offset < offset])})
+        changed.update(record.key or b"" for record in sampled if record.offset >= offset)
+        on_progress(chunk[-1].offset + 1 - first, end - first)
+    return changed
+
+
+def _sampled(spec: TaskSpec, database: TaskDatabase, percent: float, changed: set[bytes]) -> Iterator[Entry]:
+    for key, value in database.database.scan(spec.store.name):
+        if key not in changed and is_sampled(key, percent):
+            yield key, value
+
+
+def _compare(
+    spec: TaskSpec, batch: int, left: Iterator[Entry], right: Iterator[Entry], changed: int, started: float
+) -> Verified:
+    """Walk the store (left) and the changelog (right) in key order."""
+    digests = (_Digest(), _Digest())
+    found: list[Mismatch] = []
+    keys = count = 0
+    ours, theirs = next(left, None), next(right, None)
+    while ours is not None or theirs is not None:
+        keys += 1
+        here = ours is not None and (theirs is None or ours[0] <= theirs[0])
+        there = theirs is not None and (ours is None or theirs[0] <= ours[0])
+        kind = "unexpected" if not there else "missing" if not here else "another value" if ours != theirs else ""
+        key = b""
+        if here and ours is not None:
+            key = ours[0]
+            digests[0].add(*ours)
+            ours = next(left, None)
+        if there and theirs is not None:
+            key = theirs[0]
+            digests[1].add(*theirs)
+            theirs = next(right, None)
+        if kind:
+            count += 1
+            if len(found) < MISMATCHES_NAMED:
+                found.append(Mismatch(key.hex(), kind))
+    seconds = time.monotonic() - started
+    return Verified(spec.name, batch, keys, changed, count, tuple(found), digests[0].hex(), digests[1].hex(), seconds)

@@ -1,0 +1,186 @@
+"""S3 alone: credentials, addressing, encryption, doubt, and a server that is killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
+
+from statestore.errors import InvalidConfig, Unavailable
+from statestore.objects.s3 import S3Objects
+from tests.support.s3 import RunningServer, S3ProxyServer
+
+BUCKET = "rollforward"
+
+
+def store_of(server: RunningServer, **changed: object) -> S3Objects:
+    config = replace(server.config, **changed)  # type: ignore[arg-type]
+    return S3Objects(BUCKET, uuid.uuid4().hex, config)
+
+
+def test_a_wrong_secret_is_refused_with_a_hint(s3proxy: S3ProxyServer, tmp_path: Path) -> None:
+    wrong = tmp_path / "credentials"
+    right = Path(s3proxy.config.credentials_file).read_text()
+    wrong.write_text(right[:-6] + "wrong\n")
+    with pytest.raises(InvalidConfig, match=r"object storage refuses us: put.*SignatureDoesNotMatch"):
+        store_of(s3proxy, credentials_file=str(wrong)).put("a", b"")
+
+
+def test_no_credentials_at_all_are_told(
+    s3proxy: S3ProxyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(InvalidConfig, match="no credentials"):
+        store_of(s3proxy, credentials_file=str(tmp_path / "none")).put("a", b"")
+
+
+def test_credentials_come_from_the_environment(s3proxy: S3ProxyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = dict(
+        line.split(" = ") for line in Path(s3proxy.config.credentials_file).read_text().splitlines() if " = " in line
+    )
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", lines["aws_access_key_id"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", lines["aws_secret_access_key"])
+    store = store_of(s3proxy, credentials_file="")
+    store.put("a", b"x")
+    assert b"x" == store.get("a")
+
+
+def test_a_missing_bucket_is_told(s3proxy: S3ProxyServer) -> None:
+    with pytest.raises(InvalidConfig, match="NoSuchBucket"):
+        S3Objects("nowhere", "", s3proxy.config).put("a", b"")
+
+
+@pytest.mark.parametrize(
+    ("addressing", "host", "path"),
+    [("path", "127.0.0.1", f"/{BUCKET}/p/a"), ("virtual", f"{BUCKET}.s3.example.org", "/p/a")],
+)
+def test_buckets_are_addressed_by_path_or_by_host(
+    s3proxy: S3ProxyServer, addressing: str, host: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = s3proxy.config.endpoint_url if addressing == "path" else "http://s3.example.org"
+    sent = _requests(
+        S3Objects(BUCKET, "p", replace(s3proxy.config, attempts=1, addressing=addressing, endpoint_url=endpoint)),
+        "PutObject",
+    )
+    assert f"{host}" in sent["url"] and sent["url"].endswith(path)
+
+
+def test_encryption_is_asked_for_on_every_write(s3proxy: S3ProxyServer) -> None:
+    store = S3Objects(BUCKET, "p", replace(s3proxy.config, attempts=1, encryption="aws:kms", kms_key_id="key 1"))
+    headers = _requests(store, "PutObject")["headers"]
+    assert "aws:kms" == headers["x-amz-server-side-encryption"]
+    assert "key 1" == headers["x-amz-server-side-encryption-aws-kms-key-id"]
+
+
+def _requests(store: S3Objects, operation: str) -> dict[str, Any]:
+    """The request that a put would send; it is stopped on its way out."""
+    seen: dict[str, Any] = {}
+
+    def stop(request: Any, **_: Any) -> None:
+        seen.update(url=request.url, headers={k.lower(): _text(v) for k, v in request.headers.items()})
+        raise EndpointConnectionError(endpoint_url=request.url)
+
+    store._client.meta.events.register(f"before-send.s3.{operation}", stop)
+    with pytest.raises(Unavailable):
+        store.put("a", b"x")
+    return seen
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_a_conditional_put_whose_answer_is_lost_is_settled_by_reading_back(server: RunningServer, lost: str) -> None:
+    store = store_of(server, attempts=1)
+    _lose(store, lost)
+    if lost == "answer":
+        assert store.put_if_absent("a", b"mine")
+        assert not store.put_if_absent("a", b"theirs")
+    else:
+        with pytest.raises(Unavailable):
+            store.put_if_absent("a", b"mine")
+        assert store.head("a") is None
+
+
+def _lose(store: S3Objects, what: str) -> None:
+    """Lose the next conditional put, or its answer, as a broken connection does."""
+    pending = [True]
+
+    def before(request: Any, **_: Any) -> None:
+        if what == "request" and pending and pending.pop():
+            raise EndpointConnectionError(endpoint_url=request.url)
+
+    def after(**_: Any) -> None:
+        if what == "answer" and pending and pending.pop():
+            raise ReadTimeoutError(endpoint_url="lost")
+
+    store._client.meta.events.register("before-send.s3.PutObject", before)
+    store._client.meta.events.register("after-call.s3.PutObject", after)
+
+
+def test_our_own_repeated_request_that_meets_our_first_is_a_success(server: RunningServer) -> None:
+    store = store_of(server)
+    body = b"write id 7"
+    store.put("a", body)
+    # What botocore's second attempt would be told after an answer that was lost.
+    assert store.put_if_absent("a", body)
+
+
+@pytest.mark.parametrize("direction", ["upload", "download"])
+def test_transfers_survive_a_server_killed_in_the_middle(server: RunningServer, direction: str, tmp_path: Path) -> None:
+    store = store_of(server, part_bytes=5 * 1024 * 1024, bandwidth_bytes_per_s=24 * 1024 * 1024)
+    body = os.urandom(48 * 1024 * 1024)
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(body)
+    if direction == "upload":
+        _killing(server, lambda: store.upload(source, "large"))
+        assert len(body) == store.head("large").bytes  # type: ignore[union-attr]
+        store.download("large", target)
+    else:
+        store.upload(source, "large")
+        _killing(server, lambda: store.download("large", target))
+    assert body == target.read_bytes()
+
+
+def _killing(server: RunningServer, work: Callable[[], None]) -> None:
+    """Do the work; kill the server while it runs and start it again. Work that died of it is begun again, as callers do."""
+    outcome: list[BaseException | None] = []
+
+    def run() -> None:
+        for _ in range(3):
+            try:
+                work()
+                outcome.append(None)
+                return
+            except Unavailable as error:
+                outcome.append(error)
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    time.sleep(0.7)
+    assert worker.is_alive(), "the transfer was over before the kill"
+    server.kill()
+    server.start()
+    worker.join(120)
+    assert outcome and outcome[-1] is None, outcome
+
+
+def test_a_server_that_is_away_is_unavailable(s3proxy: S3ProxyServer) -> None:
+    store = store_of(s3proxy, endpoint_url="http://127.0.0.1:9", attempts=2)
+    started = time.monotonic()
+    for call in (lambda: store.get("a"), lambda: store.head("a"), lambda: list(store.list("a"))):
+        with pytest.raises(Unavailable, match="does not answer"):
+            call()
+    assert time.monotonic() - started < 20

@@ -1,0 +1,205 @@
+"""What a collection deletes, what it never deletes, and what it does beside others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statestore.config import ObjectsConfig, SnapshotConfig
+from statestore.errors import DataCorrupted, Unavailable
+from statestore.objects.base import ObjectMissing
+from statestore.objects.local import LocalObjects
+from statestore.snapshots.collect import collect
+from statestore.snapshots.hashes import Hashes
+from statestore.snapshots.layout import TaskLayout
+from statestore.snapshots.leases import put_lease
+from statestore.snapshots.manifest import Manifest
+from statestore.snapshots.repository import Repository
+from statestore.snapshots.restore import restore_snapshot
+from statestore.snapshots.take import take_snapshot
+from statestore.version import ChangelogPosition
+
+LIFE_S, AGE_S = 300.0, 600.0
+CONFIG = SnapshotConfig(ObjectsConfig("file:///unused"), keep=1, retention_s=0, minimum_age_s=AGE_S, pin_life_s=LIFE_S)
+
+
+class World:
+    """Snapshots of folders with made-up files: what collections see of a store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.repository = Repository(LocalObjects(folder / "objects"), TaskLayout("p/q/id/0/", "id"))
+
+    def take(self, batch: int, files: dict[str, bytes]) -> None:
+        copy = self.folder / f"copy-{batch}"
+        copy.mkdir(parents=True)
+        for name, body in files.items():
+            (copy / name).write_bytes(body)
+        about = Manifest("p", "q", 0, 1, "id", 1, "plan", 1, batch, 0, 0, {"s": ChangelogPosition("t", batch)}, (), "")
+        assert take_snapshot(self.repository, about, copy, Hashes(), CONFIG).written
+
+    def age(self, seconds: float) -> None:
+        """Make everything older."""
+        for path in (self.folder / "objects").rglob("*"):
+            if path.is_file():
+                at = path.stat().st_mtime - seconds
+                os.utime(path, (at, at))
+
+    def restored(self, batch: int) -> dict[str, bytes]:
+        folder = self.folder / f"restored-{batch}"
+        restore_snapshot(self.repository, self.repository.read(batch), folder, pin_life_s=LIFE_S)
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def collect(self, *, dry_run: bool = False, **changed: object) -> tuple[tuple[int, ...], int, int]:
+        collected = collect(self.repository, replace(CONFIG, **changed), dry_run=dry_run)  # type: ignore[arg-type]
+        return collected.snapshots_deleted, collected.files_deleted, collected.bytes_freed
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    world.take(1, {"a": b"shared", "b": b"old"})
+    world.take(2, {"a": b"shared", "c": b"newer"})
+    world.age(2 * AGE_S)
+    yield world
+
+
+def test_what_only_old_snapshots_name_is_deleted(world: World) -> None:
+    assert ((1,), 1, len(b"old")) == world.collect()
+    assert [2] == world.repository.batches()
+    assert {"a": b"shared", "c": b"newer"} == world.restored(2)
+    assert ((), 0, 0) == world.collect()
+
+
+def test_a_dry_run_says_the_same_and_deletes_nothing(world: World) -> None:
+    assert ((1,), 1, len(b"old")) == world.collect(dry_run=True)
+    assert {"a": b"shared", "b": b"old"} == world.restored(1)
+    assert ((1,), 1, len(b"old")) == world.collect()
+
+
+def test_the_newest_and_the_young_are_kept(world: World) -> None:
+    assert ((), 0, 0) == world.collect(keep=2)
+    assert ((), 0, 0) == world.collect(retention_s=1e12)
+    assert [1, 2] == world.repository.batches()
+
+
+def test_a_young_file_is_kept_whoever_wrote_it(world: World) -> None:
+    # A writer that was paused sends what nobody waits for any more.
+    late = world.repository.layout.file("f" * 64)
+    world.repository.objects.put(late, b"late")
+    assert ((1,), 1, 3) == world.collect()
+    assert world.repository.objects.head(late) is not None
+    world.age(2 * AGE_S)
+    assert ((), 1, 4) == world.collect()
+    assert world.repository.objects.head(late) is None
+
+
+def test_what_a_server_left_of_a_put_that_was_cut_off_is_deleted(world: World) -> None:
+    left = world.repository.layout.files + "a" * 64 + "-0f3e"
+    world.repository.objects.put(left, b"")
+    world.age(2 * AGE_S)
+    world.collect()
+    assert world.repository.objects.head(left) is None
+
+
+def test_pinned_files_stay_until_the_pin_ends(world: World) -> None:
+    files = [file.sha256 for file in world.repository.read(1).files]
+    objects, layout = world.repository.objects, world.repository.layout
+    pin = put_lease(objects, layout.pins, "restore", files, LIFE_S)
+    assert ((1,), 0, 0) == world.collect()
+    assert set(files) <= set(world.repository.files())
+    world.age(LIFE_S + 1)
+    assert ((), 1, 3) == world.collect()
+    assert objects.head(pin.key) is None
+
+
+def test_a_snapshot_that_lost_a_file_does_not_count_as_the_one_to_keep(world: World) -> None:
+    world.repository.objects.delete([world.repository.layout.file(world.repository.read(2).files[1].sha256)])
+    assert ((), 0, 0) == world.collect()
+    assert {"a": b"shared", "b": b"old"} == world.restored(1)
+
+
+def test_one_unreadable_manifest_stops_the_collection(world: World) -> None:
+    objects, layout = world.repository.objects, world.repository.layout
+    body = objects.get(layout.manifest(2))
+    objects.put(layout.manifest(2), body[:20])
+    with pytest.raises(DataCorrupted, match="nothing is collected"):
+        world.collect()
+    assert {"a": b"shared", "b": b"old"} == world.restored(1)
+    assert [] == list(objects.list(layout.marks))
+
+
+def test_a_collection_that_takes_too_long_stops_deleting(world: World) -> None:
+    with pytest.raises(Unavailable, match="took longer"):
+        world.collect(pin_life_s=0.0)
+    assert [1, 2] == world.repository.batches()
+
+
+def test_a_restore_that_begins_while_its_snapshot_goes_fails_or_is_whole(world: World) -> None:
+    """Whichever step of a collection a restore meets, it gets the whole version or a clear refusal."""
+    manifest = world.repository.read(1)
+    for step, expected in enumerate(("whole", "whole", "gone", "gone")):
+        folder = world.folder / f"case-{step}"
+        case = World(folder)
+        case.take(1, {"a": b"shared", "b": b"old"})
+        case.take(2, {"a": b"shared", "c": b"newer"})
+        case.age(2 * AGE_S)
+        manifest = case.repository.read(1)
+        outcome: list[str] = []
+
+        def restore(case: World = case, manifest: Manifest = manifest, outcome: list[str] = outcome) -> None:
+            try:
+                restore_snapshot(case.repository, manifest, case.folder / "restored", pin_life_s=LIFE_S)
+                outcome.append("whole")
+            except ObjectMissing:
+                outcome.append("gone")
+
+        _collect_with(case, step, restore)
+        assert [expected] == outcome
+        assert {"a": b"shared", "c": b"newer"} == case.restored(2)
+
+
+def _collect_with(case: World, step: int, work: object) -> None:
+    """Collect, and do `work` when the collection reaches its `step`-th step."""
+    from unittest.mock import patch
+
+    names = ("collect.marked", "collect.listed", "collect.manifests-deleted", "collect.pins-read")
+
+    pending = [names[step]]
+
+    def reached(name: str) -> None:
+        if name in pending:
+            pending.remove(name)
+            work()  # type: ignore[operator]
+
+    with patch.dict(collect.__globals__, {"reach": reached}):
+        case.collect()
+
+
+def test_a_snapshot_that_begins_during_a_collection_waits_for_the_next(world: World) -> None:
+    refused: list[str] = []
+    for step in range(4):
+
+        def take(step: int = step) -> None:
+            with pytest.raises(Unavailable, match="being collected"):
+                world.take(10 + step, {"b": b"old"})
+            refused.append(str(step))
+
+        _collect_with(world, step, take)
+    assert ["0", "1", "2", "3"] == refused
+    world.take(20, {"b": b"old"})
+    assert {"b": b"old"} == world.restored(20)
+
+
+def test_two_collections_at_once_are_harmless(world: World) -> None:
+    def other() -> None:
+        world.collect()
+
+    for step in range(4):
+        _collect_with(world, step, other)
+    assert {"a": b"shared", "c": b"newer"} == world.restored(2)
+    assert [] == list(world.repository.objects.list(world.repository.layout.marks))

@@ -1,0 +1,227 @@
+"""Which way a task takes to its committed version, what each costs, and which are refused and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statestore.batches import Position
+from statestore.config import StoreSpec, TaskSpec
+from statestore.errors import Unrecoverable
+from statestore.planning.facts import Found, SnapshotFound
+from statestore.planning.plan import Option, RecoveryPlan, Way, plan_recovery
+from statestore.planning.rates import Rates, load_rates, save_rates
+from statestore.snapshots.manifest import Manifest, SnapshotFile
+from statestore.version import ChangelogPosition, Checkpoint
+
+SPEC = TaskSpec("p", "q", 1, 4, "b", "o", "d", StoreSpec("s", "c", "id"), Path("folder"))
+NOW = 1_000_000_000
+DAY = 86_400_000
+RATES = Rates(replay_records_per_s=10, restore_bytes_per_s={"file": 1000, "s3": 100}, begin_replay_s=1)
+
+
+def at(batch: int, offset: int, topic_id: str = "id") -> Checkpoint:
+    return Checkpoint(batch, {"s": ChangelogPosition(topic_id, offset)}, written_at_ms=NOW)
+
+
+def position(batch: int, offset: int) -> Position:
+    return Position(batch, 1, "plan", {"s": ChangelogPosition("id", offset)})
+
+
+def snapshot(batch: int, offset: int, size: int = 100, **changed: object) -> SnapshotFound:
+    manifest = Manifest(
+        "p", "q", 1, 4, "batches id", 1, "plan", 1, batch, NOW, NOW, {"s": ChangelogPosition("id", offset)},
+        (SnapshotFile("f", "0" * 64, size),), "write id",
+    )  # fmt: skip
+    return SnapshotFound(f"key {batch}", "file", replace(manifest, **changed))  # type: ignore[arg-type]
+
+
+FOUND = Found(
+    at(5, 50), "", position(5, 50), "id", 0, 51, DAY, NOW, batches_topic_id="batches id", rates=RATES,
+    snapshots_problem="there is no snapshot",
+)  # fmt: skip
+
+
+def made(**changed: object) -> RecoveryPlan:
+    return plan_recovery(SPEC, replace(FOUND, **changed))  # type: ignore[arg-type]
+
+
+def plan(**changed: object) -> tuple[Way, int, int, bool]:
+    found = made(**changed)
+    return found.way, found.start, found.end, found.discard_local
+
+
+def option(found: RecoveryPlan, way: Way, number: int = 0) -> Option:
+    return [option for option in found.ways if option.way is way][number]
+
+
+def test_a_store_at_the_committed_batch_needs_nothing() -> None:
+    assert (Way.NOTHING, 50, 50, False) == plan()
+
+
+def test_unfinished_work_beside_a_store_at_the_committed_batch_is_rolled_back() -> None:
+    assert (Way.ROLL_BACK, 50, 50, False) == plan(leftovers=("folder.recovering",))
+
+
+def test_a_store_behind_rolls_forward_over_the_tail() -> None:
+    assert (Way.ROLL_FORWARD, 40, 50, False) == plan(checkpoint=at(4, 40))
+
+
+@pytest.mark.parametrize(
+    ("reason", "changed"),
+    [
+        ("no local store", {"checkpoint": None}),
+        ("unusable", {"checkpoint": None, "problem": "local store is unusable"}),
+        ("local store belongs to another changelog topic", {"checkpoint": at(5, 50, "other")}),
+        ("local store is ahead: it stands at batch 6, batch 5 is committed", {"checkpoint": at(6, 50)}),
+        ("local store is ahead", {"checkpoint": at(4, 60)}),
+        ("older than the changelog keeps deletions", {"checkpoint": replace(at(4, 40), written_at_ms=NOW - DAY)}),
+    ],
+)
+def test_a_local_store_is_discarded_when(reason: str, changed: dict[str, object]) -> None:
+    assert (Way.FULL_REPLAY, 0, 50, True) == plan(**changed)
+    found = made(**changed)
+    assert reason in found.reason
+    assert all(reason in option(found, way).refused for way in (Way.NOTHING, Way.ROLL_BACK, Way.ROLL_FORWARD))
+
+
+def test_an_old_store_with_nothing_to_replay_is_used() -> None:
+    assert (Way.NOTHING, 50, 50, False) == plan(checkpoint=replace(at(5, 50), written_at_ms=0))
+
+
+def test_before_the_first_commit_there_is_nothing_to_do() -> None:
+    assert (Way.NOTHING, 0, 0, False) == plan(position=None, checkpoint=None)
+
+
+def test_a_store_without_committed_batch_is_discarded() -> None:
+    assert (Way.NOTHING, 0, 0, True) == plan(position=None)
+
+
+def test_a_changelog_created_again_is_unrecoverable() -> None:
+    with pytest.raises(Unrecoverable, match="deleted and created again"):
+        plan(changelog_topic_id="new")
+
+
+def test_a_changelog_that_lost_its_tail_is_unrecoverable() -> None:
+    with pytest.raises(Unrecoverable, match="lost its tail"):
+        plan(changelog_end=49)
+
+
+# Snapshots.
+
+EMPTY_DISK = {"checkpoint": None}
+
+
+def test_an_empty_disk_takes_the_newest_snapshot_and_the_tail() -> None:
+    found = made(**EMPTY_DISK, snapshots=(snapshot(4, 40), snapshot(3, 30)))
+    assert (Way.SNAPSHOT, "key 4", 40, 50, True) == (
+        found.way,
+        found.snapshot,
+        found.start,
+        found.end,
+        found.discard_local,
+    )
+    assert "no local store: snapshot of batch 4 and 10 offsets after it" == found.reason
+
+
+def test_a_far_tail_gives_way_to_a_snapshot_and_a_near_one_does_not() -> None:
+    offered = (snapshot(5, 50),)
+    assert Way.SNAPSHOT is made(checkpoint=at(1, 10), snapshots=offered).way
+    assert Way.ROLL_FORWARD is made(checkpoint=at(4, 49), snapshots=(snapshot(4, 49, size=10_000),)).way
+
+
+def test_a_huge_snapshot_gives_way_to_a_short_changelog() -> None:
+    found = made(**EMPTY_DISK, snapshots=(snapshot(4, 40, size=10_000_000),))
+    assert Way.FULL_REPLAY is found.way
+    assert "takes longer than full replay" == option(found, Way.SNAPSHOT).refused
+
+
+def test_costs_are_bytes_and_records_by_measured_rates() -> None:
+    found = made(**EMPTY_DISK, snapshots=(snapshot(4, 40, size=100),))
+    assert pytest.approx(RATES.begin_restore_s + 100 / 1000 + 1 + 10 / 10) == option(found, Way.SNAPSHOT).seconds
+    assert pytest.approx(1 + 1 + 50 / 10) == option(found, Way.FULL_REPLAY).seconds
+    assert found.seconds == option(found, Way.SNAPSHOT).seconds
+    assert [False, False, False, True, False] == [option.chosen for option in found.ways]
+
+
+def of(manifest_change: dict[str, object]) -> SnapshotFound:
+    return snapshot(4, 40, **manifest_change)
+
+
+@pytest.mark.parametrize(
+    ("reason", "offered", "changed"),
+    [
+        ("snapshot's store has format 2", of({"store_format": 2}), {}),
+        ("snapshot is of task q-2 of p", of({"task": 2}), {}),
+        ("snapshot is of task q-1 of other", of({"pipeline": "other"}), {}),
+        ("taken with 8 state partitions, the query has 4", of({"tasks": 8}), {}),
+        ("belongs to another batches topic", of({"batches_topic_id": "old"}), {}),
+        ("states may have another schema", of({"plan": "old"}), {}),
+        ("snapshot has no store s", of({"stores": {}}), {}),
+        ("snapshot belongs to another changelog topic", of({"stores": {"s": ChangelogPosition("old", 40)}}), {}),
+        ("snapshot is ahead: it stands at batch 6, batch 5 is committed", snapshot(6, 60), {}),
+        ("snapshot is ahead", snapshot(4, 51), {}),
+        ("changelog begins after the snapshot's offset", of({}), {"changelog_first": 41, "cleanup_policy": "compact,delete"}),
+        ("snapshot is older than the changelog keeps deletions", of({"version_at_ms": NOW - DAY}), {}),
+        ("manifest is unreadable", SnapshotFound("key", "file", None, "manifest is unreadable"), {}),
+    ],
+)  # fmt: skip
+def test_a_snapshot_is_refused_when(reason: str, offered: SnapshotFound, changed: dict[str, object]) -> None:
+    found = made(**EMPTY_DISK, snapshots=(offered,), **changed)
+    assert Way.FULL_REPLAY is found.way
+    assert reason in option(found, Way.SNAPSHOT).refused
+
+
+def test_after_a_refused_snapshot_the_next_older_one_is_taken() -> None:
+    broken = SnapshotFound("key 5", "file", None, "manifest is unreadable")
+    found = made(**EMPTY_DISK, snapshots=(broken, snapshot(4, 40, plan="old"), snapshot(3, 30)))
+    assert (Way.SNAPSHOT, "key 3", 30) == (found.way, found.snapshot, found.start)
+    assert 3 == len([o for o in found.ways if o.way is Way.SNAPSHOT])
+
+
+def test_an_old_snapshot_of_the_committed_batch_is_used() -> None:
+    found = made(**EMPTY_DISK, snapshots=(snapshot(5, 50, version_at_ms=0),))
+    assert (Way.SNAPSHOT, 50, 50) == (found.way, found.start, found.end)
+
+
+def test_a_changelog_whose_beginning_was_deleted_is_not_replayed() -> None:
+    found = made(**EMPTY_DISK, changelog_first=5, snapshots=(snapshot(4, 40, size=10_000_000),))
+    assert Way.SNAPSHOT is found.way
+    assert "changelog's records before offset 5 were deleted" == option(found, Way.FULL_REPLAY).refused
+
+
+def test_a_changelog_that_is_meant_to_lose_its_beginning_is_replayed() -> None:
+    assert (Way.FULL_REPLAY, 5, 50, True) == plan(**EMPTY_DISK, changelog_first=5, cleanup_policy="compact,delete")
+
+
+def test_without_any_way_all_refusals_are_told() -> None:
+    with pytest.raises(Unrecoverable, match="no way leads to the committed version") as raised:
+        made(**EMPTY_DISK, changelog_first=5)
+    for part in ("no local store", "there is no snapshot", "records before offset 5 were deleted"):
+        assert part in str(raised.value)
+
+
+def test_a_snapshot_that_failed_is_not_tried_again() -> None:
+    found = replace(FOUND, **EMPTY_DISK, snapshots=(snapshot(4, 40), snapshot(3, 30)))  # type: ignore[arg-type]
+    again = plan_recovery(SPEC, found.without("key 4", "it could not be restored: gone"))
+    assert "key 3" == again.snapshot
+    assert "it could not be restored: gone" == option(again, Way.SNAPSHOT).refused
+
+
+# Rates.
+
+
+def test_measured_rates_are_kept_and_small_measurements_are_not(tmp_path: Path) -> None:
+    rates = Rates().with_replay(1_000_000, 2.0).with_restore(100_000_000, 1.0, "s3")
+    assert (350_000, 80e6) == (rates.replay_records_per_s, rates.restore_bytes_per_s["s3"])
+    assert rates == rates.with_replay(10, 5.0).with_restore(10, 5.0, "s3")
+    save_rates(tmp_path, rates)
+    assert rates == load_rates(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"replay_records_per_s": "x"}'])
+def test_an_unreadable_file_of_rates_is_a_first_start(content: str, tmp_path: Path) -> None:
+    (tmp_path / "rates.json").write_text(content)
+    assert Rates() == load_rates(tmp_path)

@@ -1,0 +1,141 @@
+"""Real S3 servers for tests: S3Proxy as the local stack starts it, and ministack, which is another implementation."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from infra import jars, ports
+from infra.java import find_java
+from infra.process import read_record
+from infra.s3 import BUCKET, S3Server, answers
+from statestore.config import ObjectsConfig
+
+START_S = 30.0
+
+
+@dataclass
+class RunningServer:
+    """A server that can be killed and started again on the same address and data."""
+
+    config: ObjectsConfig
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start; returns when it answers."""
+        raise NotImplementedError
+
+    def under(self, prefix: str, **changed: object) -> ObjectsConfig:
+        """The configuration of a store of its own in this server's bucket."""
+        return replace(self.config, url=f"s3://{BUCKET}/{prefix}", **changed)  # type: ignore[arg-type]
+
+
+class S3ProxyServer(RunningServer):
+    """S3Proxy in a folder. It checks signatures, so a wrong secret is refused."""
+
+    def __init__(self, home: Path) -> None:
+        self._server = S3Server(home / "s3", home / "s3.log", home / "s3.json")
+        self.start()
+        super().__init__(
+            ObjectsConfig(
+                "",
+                endpoint_url=self._server.endpoint or "",
+                region="us-east-1",
+                addressing="path",
+                credentials_file=str(self._server.credentials_file),
+            )
+        )
+
+    def start(self) -> None:
+        java = find_java(jars.default_cache())
+        self._server.start(java, jars.resolve("s3proxy", java))
+
+    def kill(self) -> None:
+        record = read_record(self._server.record)
+        assert record is not None
+        os.kill(record.pid, signal.SIGKILL)
+        os.waitpid(record.pid, 0)
+
+    def stop(self) -> None:
+        """End in order."""
+        self._server.stop()
+
+
+class MinistackServer(RunningServer):
+    """ministack, persistent. It takes any secret."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._port = ports.free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        credentials = home / "credentials"
+        credentials.write_text("[default]\naws_access_key_id = test\naws_secret_access_key = test\n")
+        self.start()
+        super().__init__(
+            ObjectsConfig(
+                "",
+                endpoint_url=f"http://127.0.0.1:{self._port}",
+                region="us-east-1",
+                addressing="path",
+                credentials_file=str(credentials),
+            )
+        )
+        self._make_bucket()
+
+    def _make_bucket(self) -> None:
+        import boto3
+
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.config.endpoint_url,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+        client.create_bucket(Bucket=BUCKET)
+        client.close()
+
+    def start(self) -> None:
+        settings = {
+            "GATEWAY_PORT": str(self._port),
+            "BIND_HOST": "127.0.0.1",
+            "SERVICES": "s3",
+            "S3_PERSIST": "1",
+            "S3_DATA_DIR": str(self._home / "data"),
+            "PERSIST_STATE": "1",
+            "STATE_DIR": str(self._home / "state"),
+            "LOG_LEVEL": "WARNING",
+        }
+        with (self._home / "ministack.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(Path(sys.executable).with_name("ministack"))],
+                env={**os.environ, **settings},
+                cwd=self._home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_S
+        while not answers(self._port):
+            assert time.monotonic() < deadline, (self._home / "ministack.log").read_text()[-2000:]
+            assert self._process.poll() is None, (self._home / "ministack.log").read_text()[-2000:]
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()

@@ -1,0 +1,220 @@
+"""One task against the real broker, without Spark: owned, written, snapshotted, killed, recovered."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from statestore.batches import DRIVER, POSITION, BatchesLog, Position, encode, encode_fields
+from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, SnapshotConfig, StoreSpec, TaskSpec
+from statestore.kafka import Admin, Reader, Topic, TransactionalProducer
+from statestore.objects.base import ObjectStore
+from statestore.partitioner import tasks_of
+from statestore.snapshots.repository import Repository
+from statestore.snapshots.restore import restore_snapshot
+from statestore.snapshots.schedule import Snapshotter
+from statestore.snapshots.service import Snapshots
+from statestore.staging import EMIT_NOTHING, SCHEMA
+from statestore.task import Opened, Task
+from statestore.version import ChangelogPosition, TaskDatabase
+
+COMPACT = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+# Small memtables, so that small tests have several table files.
+ROCKS = RocksConfig(write_buffer_bytes=64 * 1024, block_cache_bytes=1024 * 1024)
+PLAN = "plan"
+_TIME = struct.Struct(">q")
+Changes = Mapping[bytes, bytes | None]
+
+
+def config_of(folder: Path, **changed: object) -> SnapshotConfig:
+    """Snapshots in a folder, taken only when asked for and collected at once."""
+    base = SnapshotConfig(
+        ObjectsConfig(folder.absolute().as_uri()),
+        interval_s=0,
+        changelog_records=0,
+        keep=1,
+        retention_s=0,
+        minimum_age_s=0.002,
+        pin_life_s=0.001,
+    )
+    return replace(base, **changed)  # type: ignore[arg-type]
+
+
+class TaskWorld:
+    """Topics of one task, and whoever owns it. `objects` stands in for the configured object store."""
+
+    def __init__(
+        self,
+        kafka: str,
+        name: str,
+        folder: Path,
+        snapshots: SnapshotConfig | None,
+        *,
+        objects: ObjectStore | None = None,
+        changelog: Mapping[str, str] = COMPACT,
+        number: int = 0,
+        tasks: int = 1,
+    ) -> None:
+        self.kafka = KafkaConfig(kafka, request_timeout_s=20)
+        self.admin = Admin(self.kafka)
+        self.reader = Reader(self.kafka)
+        self.batches = self._topic(f"{name}-q-batches", tasks + 1, COMPACT)
+        changes = self._topic(f"{name}-s-changelog", tasks, changelog)
+        self._topic(f"{name}-out", 1, COMPACT)
+        store = StoreSpec("s", changes.name, changes.topic_id)
+        self.spec = TaskSpec(
+            name, "q", number, tasks, self.batches.name, f"{name}-out", f"{name}-out", store, folder / str(number)
+        )
+        self.config = snapshots
+        self.snapshots = None if snapshots is None else Snapshots(snapshots, objects)
+        self.log = BatchesLog(self.reader, self.batches.name, tasks=tasks)
+        self.task: Task | None = None
+        self.snapshotter: Snapshotter | None = None
+        if snapshots is not None:
+            self.snapshotter = Snapshotter(snapshots, lambda: [] if self.task is None else [self.task])
+
+    def _topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
+        return self.admin.create(name, partitions=partitions, settings=settings)
+
+    # Owning.
+
+    def start_driver(self) -> int:
+        """Become the newest driver; gives the epoch."""
+        producer = TransactionalProducer(self.kafka, f"{self.spec.pipeline}-q-driver")
+        producer.init()
+        offsets: list[int] = []
+        producer.begin()
+        producer.produce(
+            self.batches.name,
+            key=DRIVER,
+            value=encode_fields(started_at=time.time()),
+            partition=self.spec.tasks,
+            on_offset=offsets.append,
+        )
+        producer.flush()
+        producer.commit()
+        producer.close()
+        return offsets[0]
+
+    def open(self) -> Opened:
+        """A new driver's server owns the task; gives how its recovery went."""
+        self.close()
+        self.task = Task(self.spec, self.start_driver(), self.kafka, ROCKS, transactions=True, snapshots=self.snapshots)
+        return self.task.open()
+
+    def close(self) -> None:
+        """Release the task."""
+        if self.task is not None:
+            self.task.close()
+            self.task = None
+
+    @property
+    def running(self) -> Task:
+        """The open task."""
+        assert self.task is not None
+        return self.task
+
+    # Writing.
+
+    def commit(self, changes: Mapping[bytes, bytes]) -> int:
+        """Stage and commit the next batch; gives its number."""
+        task = self.running
+        batch = task.committed_batch + 1
+        staged = task.begin_stage(batch=batch, attempt=1, token=task.token)
+        now = time.time_ns() // 1_000_000
+        keys, count = list(changes), len(changes)
+        columns = [
+            pa.array(keys, pa.binary()),
+            pa.array([_TIME.pack(now) + changes[key] for key in keys], pa.binary()),
+            pa.array([now] * count, pa.int64()),
+            pa.array([EMIT_NOTHING] * count, pa.int8()),
+            pa.nulls(count, pa.binary()),
+            pa.nulls(count, pa.string()),
+        ]
+        rows = pa.record_batch(columns, schema=SCHEMA)
+        task.check_stage(rows)
+        staged.add(rows)
+        task.close_stage(staged)
+        assert task.commit(batch=batch, attempt=1, plan=PLAN)
+        return batch
+
+    def commit_elsewhere(self, changes: Changes, *, epoch: int = 0) -> int:
+        """Commit the next batch in Kafka alone, as an owner whose disk is gone did. None deletes a key."""
+        self.close()
+        producer = TransactionalProducer(self.kafka, self.spec.transactional_id)
+        producer.init()
+        before = self.log.position(self.spec.number)
+        batch = 0 if before is None else before.batch + 1
+        offsets = [0 if before is None else before.stores["s"].offset]
+        producer.begin()
+        now = time.time_ns() // 1_000_000
+        for key, value in changes.items():
+            producer.produce(
+                self.spec.store.changelog_topic,
+                key=key,
+                value=value,
+                partition=self.spec.number,
+                timestamp_ms=now,
+                on_offset=lambda offset: offsets.append(offset + 1),
+            )
+        producer.flush()
+        at = {"s": ChangelogPosition(self.spec.store.changelog_topic_id, max(offsets))}
+        producer.produce(
+            self.batches.name, key=POSITION, value=encode(Position(batch, epoch, PLAN, at)), partition=self.spec.number
+        )
+        producer.commit()
+        producer.close()
+        return batch
+
+    # Snapshots.
+
+    def snapshot(self) -> dict[str, object]:
+        """Take one now."""
+        assert self.snapshotter is not None
+        return self.snapshotter.take(self.running)
+
+    @property
+    def repository(self) -> Repository:
+        """The task's snapshots, whoever owns it."""
+        assert self.snapshots is not None
+        return self.snapshots.repository(self.spec, self.batches.topic_id)
+
+    # Looking.
+
+    def entries(self) -> dict[bytes, bytes]:
+        """The store's content, without times."""
+        return dict(self._plain(self.running.store.scan("s", lower=None, upper=None)))
+
+    @staticmethod
+    def _plain(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        return ((key, value[8:]) for key, value in entries)
+
+    def restored(self, batch: int, folder: Path) -> dict[bytes, bytes]:
+        """What the snapshot of a batch holds, restored for real."""
+        manifest = self.repository.read(batch)
+        restore_snapshot(self.repository, manifest, folder, pin_life_s=3600)
+        database = TaskDatabase(folder, ["s"], ROCKS)
+        try:
+            checkpoint = database.checkpoint()
+            assert checkpoint is not None
+            assert (manifest.batch, manifest.stores) == (checkpoint.batch, checkpoint.stores)
+            return dict(self._plain(database.database.scan("s")))
+        finally:
+            database.close()
+
+
+def keys_of(number: int, tasks: int, count: int, prefix: bytes = b"key") -> list[bytes]:
+    """The first `count` keys of the form prefix-and-number that belong to a task."""
+    found: list[bytes] = []
+    at = 0
+    while len(found) < count:
+        keys = [b"%s-%08d" % (prefix, n) for n in range(at, at + 10_000)]
+        mine = tasks_of(pa.array(keys, pa.binary()), tasks) == number
+        found += [key for key, is_mine in zip(keys, mine, strict=True) if is_mine]
+        at += 10_000
+    return found[:count]
