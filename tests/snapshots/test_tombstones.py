@@ -83,4 +83,4 @@ def test_an_open_transaction_never_hides_committed_records(world: TaskWorld) -> 
     with pytest.raises(Unavailable, match="read to the end"):
         list(impatient.read(topic, number, start=0))
     other.abort()
-    assert [b"a"] == [record.key for chunk in impatient.read(topic, number, start=0) for record in chunk]
+    assert [b"a"] == [record.key for chunk in world.reader.read(topic, number, start=0) for record in chunk]
