@@ -43,7 +43,22 @@ DRIVER_POINTS = (
     "driver.before-done-commit",
     "driver.done",
 )
-ALL_POINTS = SERVER_POINTS + DRIVER_POINTS
+# In the order in which one statement meets them, then those of rarer work on the log.
+METASTORE_POINTS = (
+    "statement.before-init",
+    "statement.initialised",
+    "statement.begun",
+    "statement.caught-up",
+    "statement.validated",
+    "statement.produced",
+    "statement.committed",
+    "projection.before-write",
+    "projection.written",
+    "statement.applied",
+)
+CHECKPOINT_POINTS = ("checkpoint.part-sent", "checkpoint.sent", "checkpoint.committed", "checkpoint.trimmed")
+RESTORE_POINTS = ("restore.deleted", "restore.created", "restore.sent", "restore.committed")
+ALL_POINTS = SERVER_POINTS + DRIVER_POINTS + METASTORE_POINTS + CHECKPOINT_POINTS + RESTORE_POINTS
 
 
 def arm(folder: Path, name: str, *, passes: int = 0) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from statestore.config import KafkaConfig
@@ -481,6 +481,51 @@ class Admin:
                 future.result()
             except ck.KafkaException as raised:
                 raise _unavailable("delete_topics", raised.args[0].str(), self._config, topic=name) from raised
+
+    def configure(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Set these settings of the topic, leaving its others."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+
+        def question() -> None:
+            futures = self._admin.incremental_alter_configs([resource], request_timeout=self._config.request_timeout_s)
+            futures[resource].result()
+
+        _ask(self._admin, self._config, "incremental_alter_configs", question, topic=topic)
+
+    def trim(self, topic: str, partition: int, *, before: int) -> None:
+        """Delete the records before this offset."""
+        where = ck.TopicPartition(topic, partition, before)
+
+        def question() -> None:
+            futures = self._admin.delete_records([where], request_timeout=self._config.request_timeout_s)
+            futures[where].result()
+
+        _ask(self._admin, self._config, "delete_records", question, topic=topic)
+
+    def groups(self) -> set[str]:
+        """Names of all consumer groups."""
+        timeout = self._config.request_timeout_s
+
+        def question() -> set[str]:
+            listed = self._admin.list_consumer_groups(request_timeout=timeout).result()
+            return {group.group_id for group in listed.valid}
+
+        return _ask(self._admin, self._config, "list_consumer_groups", question)
+
+    def delete_groups(self, names: Sequence[str]) -> None:
+        """Delete the groups that exist among `names`."""
+        present = sorted(set(names) & self.groups())
+        if not present:
+            return
+        timeout = self._config.request_timeout_s
+        for name, future in self._admin.delete_consumer_groups(present, request_timeout=timeout).items():
+            try:
+                future.result()
+            except ck.KafkaException as raised:
+                raise _unavailable("delete_consumer_groups", raised.args[0].str(), self._config, group=name) from raised
 
     def ends(self, topic: str, *, partitions: int) -> dict[int, int]:
         """The offset after the last record of every partition."""
