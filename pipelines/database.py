@@ -79,7 +79,7 @@ def _version(connection: Connection) -> str | None:
     """The migration that the database stands at; None for an empty one."""
     tables = inspect(connection).get_table_names()
     if "alembic_version" in tables:
-        return connection.scalar(text("SELECT version_num FROM alembic_version"))
+        return str(connection.scalar(text("SELECT version_num FROM alembic_version")))
     # Before there were migrations the tables were made at once.
     return _FIRST if "drivers" in tables else None
 

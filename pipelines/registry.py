@@ -86,8 +86,8 @@ class Registry:
     """Access to the tables. Safe for many processes; every call is one short transaction."""
 
     def __init__(self, url: str) -> None:
-        self._engine = open_database(url)
-        self._sessions = sessionmaker(self._engine, expire_on_commit=False)
+        self.engine = open_database(url)
+        self._sessions = sessionmaker(self.engine, expire_on_commit=False)
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
@@ -96,20 +96,20 @@ class Registry:
 
     def close(self) -> None:
         """Release the connections."""
-        self._engine.dispose()
+        self.engine.dispose()
 
     # Definitions.
 
     def pipelines(self) -> list[PipelineDefinition]:
         """All, by name. Raises whatever is wrong with one of them."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             snapshot = Snapshot(connection)
             desired = snapshot.all(DESIRED)
             return [_definition(name, body, desired.get(name)) for name, body in snapshot.all(PIPELINE).items()]
 
     def pipeline_names(self) -> list[str]:
         """Names alone: for them no definition has to be readable."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             return Snapshot(connection).names(PIPELINE)
 
     def pipeline(self, name: str) -> PipelineDefinition:
@@ -121,7 +121,7 @@ class Registry:
 
     def find(self, name: str) -> PipelineDefinition | None:
         """One, or None."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             snapshot = Snapshot(connection)
             body = snapshot.get(PIPELINE, name)
             return None if body is None else _definition(name, body, snapshot.get(DESIRED, name))

@@ -37,11 +37,12 @@ def register(app: typer.Typer) -> None:
 def start(pipeline: PipelineName, json: Json = False) -> None:
     """Make a pipeline run, now and after every failure."""
     from ops import control
+    from pipelines.metastore.embedded import want
     from pipelines.registry import RUNNING
 
     settings = settings_of_here()
     with registry_of(settings) as registry:
-        registry.set_desired(pipeline, RUNNING)
+        want(pipeline, RUNNING, settings, registry)
         with progress(f"Starting {pipeline}") as tell:
             pid = control.launch(settings, registry, pipeline, on_progress=tell)
     if json:
@@ -64,7 +65,7 @@ def stop(
     with registry_of(settings) as registry, progress(f"Stopping {pipeline}") as tell:
         registry.pipeline(pipeline)
         tell("driver", "finishes its batch")
-        stopped = control.stop(registry, pipeline, timeout_s=timeout)
+        stopped = control.stop(settings, registry, pipeline, timeout_s=timeout)
     if json:
         answer({"pipeline": pipeline, "stopped": stopped})
     else:

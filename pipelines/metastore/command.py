@@ -135,7 +135,7 @@ def _command(fields: dict[str, Any]) -> Command:
     known = {name: fields[name] for name in _FIELDS}
     for name, kind in (("sequence", int), ("at_ms", int), ("changes", list), ("names", list)):
         if not isinstance(known[name], kind):
-            raise ValueError(f"field '{name}' is not of type {kind.__name__}")
+            raise ValueError(f"field '{name}' is no {kind.__name__}")  # noqa: TRY004
     for name in ("id", "key", "previous", "kind", "pipeline", "statement"):
         if not isinstance(known[name], str) or "\0" in known[name]:
             raise ValueError(f"field '{name}' is not text")

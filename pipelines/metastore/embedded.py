@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import structlog
 
 from pipelines.metastore.degraded import Fault
-from pipelines.metastore.service import Metastore, Outcome
 from pipelines.metastore.statement import Statement, deploy_script, start_pipeline, stop_pipeline
-from pipelines.metastore.validate import RUNNING
+from pipelines.metastore.validate import RUNNING, check
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.errors import Unavailable
+
+if TYPE_CHECKING:
+    from pipelines.metastore.service import Metastore, Outcome
 
 log = structlog.get_logger()
 # A look must not keep a person waiting for a broker that is away: what was applied before is shown.
@@ -23,6 +26,9 @@ LOOK_TIMEOUT_S = 3.0
 @contextmanager
 def metastore(settings: Settings) -> Iterator[Metastore]:
     """Opened and closed."""
+    # Kafka's library is loaded only where there is a log to look at.
+    from pipelines.metastore.service import Metastore
+
     opened = Metastore(settings)
     try:
         yield opened
@@ -32,6 +38,8 @@ def metastore(settings: Settings) -> Iterator[Metastore]:
 
 def execute(statement: Statement, settings: Settings, key: str | None = None) -> Outcome:
     """Run one statement."""
+    # A wrong one is refused even where there is no Kafka.
+    check(statement, settings.tasks)
     with metastore(settings) as opened:
         return opened.execute(statement, key)
 
@@ -42,8 +50,11 @@ def deploy(sql: str, pipeline: str, settings: Settings, registry: Registry) -> t
     return registry.pipeline(pipeline), outcome.changed
 
 
-def want(pipeline: str, desired: str, settings: Settings) -> bool:
-    """Make the pipeline run or stop; False if that is what was wanted before."""
+def want(pipeline: str, desired: str, settings: Settings, registry: Registry) -> bool:
+    """Make the pipeline run or stop; False, and nothing is written, if the log's last word was the same."""
+    refresh(settings)
+    if registry.pipeline(pipeline).desired == desired:
+        return False
     statement = start_pipeline(pipeline) if desired == RUNNING else stop_pipeline(pipeline)
     return execute(statement, settings).changed
 

@@ -72,8 +72,7 @@ class Follower:
         records = self._log.read(start, end)
         if start > 0 and not records:
             return Fault(Reason.TRUNCATED, f"it begins and ends at offset {start}")
-        where = {"topic_id": topic.topic_id, "start": start, "end": end}
-        return self._projection.rebuild(records, accept_loss=accept_loss, **where)
+        return self._projection.rebuild(records, topic_id=topic.topic_id, start=start, end=end, accept_loss=accept_loss)
 
     def _head_fault(self, start: int) -> Fault | None:
         """Records before `start` are gone: right if a checkpoint begins there."""

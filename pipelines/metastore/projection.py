@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from sqlalchemy import Connection, Engine, delete, insert, select, update
@@ -23,7 +23,9 @@ from pipelines.metastore.rows import Applied, Aside, Definition, Rows
 from pipelines.metastore.tables import CommandRow, DefinitionRow, PositionRow, SetAsideRow
 from statestore.errors import InvalidConfig
 from statestore.failpoints import reach
-from statestore.kafka import Record
+
+if TYPE_CHECKING:
+    from statestore.kafka import Record
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Position:
 
     topic_id: str = ""
     next_offset: int = 0
-    head: Head = Head()
+    head: Head = field(default_factory=Head)
     start: int = 0
     version: int = VERSION
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -16,7 +17,9 @@ from pipelines.metastore.command import CHECKPOINT, Change, Command, Head, Newer
 from pipelines.metastore.degraded import Fault, Reason
 from pipelines.metastore.rows import Applied, Aside, Definition, Rows, untagged
 from statestore.errors import DataCorrupted
-from statestore.kafka import Record
+
+if TYPE_CHECKING:
+    from statestore.kafka import Record
 
 Known = Callable[[str, str], bool]
 

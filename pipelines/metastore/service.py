@@ -26,7 +26,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -43,12 +43,13 @@ from pipelines.metastore.log import VALUE_BYTES_MAX, CommandLog
 from pipelines.metastore.projection import Position, Projection
 from pipelines.metastore.rows import Applied
 from pipelines.metastore.statement import Statement, require_key
-from pipelines.metastore.validate import Accepted, World, validate
+from pipelines.metastore.validate import Accepted, World, check, validate
 from pipelines.settings import Settings
 from statestore.errors import InvalidInput, InvariantBroken, Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import ProducerFatal, TransactionAborted, TransactionalProducer
 
+Answer = TypeVar("Answer")
 ATTEMPTS = 12
 _WAIT_MAX_S = 3.0
 
@@ -142,6 +143,7 @@ class Metastore:
         writers were always faster.
         """
         key = require_key(key or uuid.uuid4().hex)
+        check(statement, self._world.default_tasks)
         self._make_log()
         outcome = self._retried(lambda: self._attempt(statement, key), key)
         return self._shown(outcome)
@@ -161,7 +163,7 @@ class Metastore:
         reach("statement.applied")
         return outcome
 
-    def _retried(self, attempt: Callable[[], Any], key: str = "") -> Any:
+    def _retried(self, attempt: Callable[[], Answer], key: str = "") -> Answer:
         """Run it again while other writers come in between, with growing random waits."""
         again = Retrying(
             retry=retry_if_exception_type((ProducerFatal, TransactionAborted, _OutcomeUnknown)),

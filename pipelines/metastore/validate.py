@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from pipelines import names
 from pipelines.metastore.command import Change, drop, put
 from pipelines.metastore.projection import Snapshot
-from pipelines.metastore.statement import DEPLOY, DROP, START, STOP, Statement
+from pipelines.metastore.statement import DEPLOY, KINDS, START, STOP, Statement
 from pipelines.plan import Query, plan_hash, query_from_json
 from pipelines.sql import Pipeline, parse_pipeline
 from statestore.errors import InvalidInput
@@ -51,18 +51,25 @@ class Accepted:
     names: tuple[str, ...] = ()
 
 
+def check(statement: Statement, default_tasks: int) -> None:
+    """Refuse what no snapshot could make right, before other writers are disturbed. Raises `SqlError`, `InvalidInput`."""
+    names.require_name(statement.pipeline, "pipeline")
+    if statement.kind not in KINDS:
+        raise InvalidInput("statement is of an unknown kind", kind=statement.kind, known=", ".join(KINDS))
+    if statement.kind == DEPLOY:
+        parse_pipeline(statement.text, pipeline=statement.pipeline, default_tasks=default_tasks)
+
+
 def validate(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
     """Accept the statement, or raise `SqlError`, `InvalidInput` or `InvalidConfig`."""
-    names.require_name(statement.pipeline, "pipeline")
+    check(statement, world.default_tasks)
     if statement.kind == DEPLOY:
         return _deploy(statement, snapshot, world)
     if snapshot.get(PIPELINE, statement.pipeline) is None:
         raise unknown_pipeline(statement.pipeline, snapshot.names(PIPELINE))
     if statement.kind in (START, STOP):
         return _desire(statement.pipeline, RUNNING if statement.kind == START else STOPPED, snapshot)
-    if statement.kind == DROP:
-        return _drop(statement.pipeline, snapshot)
-    raise InvalidInput("statement is of an unknown kind", kind=statement.kind)
+    return _drop(statement.pipeline, snapshot)
 
 
 def unknown_pipeline(name: str, known: list[str]) -> InvalidInput:
