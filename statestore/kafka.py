@@ -311,6 +311,12 @@ class Reader:
         where = ck.TopicPartition(topic, partition)
         return self._offset(where, OffsetSpec.earliest()), self._offset(where, OffsetSpec.latest())
 
+    def stable_end(self, topic: str, partition: int) -> int:
+        """The offset where the first open transaction begins; the log's end if none is open."""
+        where = ck.TopicPartition(topic, partition)
+        wanted = {where: OffsetSpec.latest()}
+        return list_offsets(self._admin, self._config, wanted, committed=True)[(topic, partition)]
+
     def _offset(self, where: ck.TopicPartition, which: OffsetSpec) -> int:
         return list_offsets(self._admin, self._config, {where: which})[(where.topic, where.partition)]
 
@@ -386,14 +392,19 @@ class OffsetsGone(RollforwardError):
 
 
 def list_offsets(
-    admin: AdminClient, config: KafkaConfig, wanted: Mapping[ck.TopicPartition, OffsetSpec]
+    admin: AdminClient,
+    config: KafkaConfig,
+    wanted: Mapping[ck.TopicPartition, OffsetSpec],
+    *,
+    committed: bool = False,
 ) -> dict[tuple[str, int], int]:
-    """Offsets as `read_uncommitted` sees them, keyed by topic and partition."""
+    """Offsets as `read_uncommitted` sees them, or `read_committed`, keyed by topic and partition."""
+    isolation = ck.IsolationLevel.READ_COMMITTED if committed else ck.IsolationLevel.READ_UNCOMMITTED
 
     def question() -> dict[tuple[str, int], int]:
         futures = admin.list_offsets(
             dict(wanted),
-            isolation_level=ck.IsolationLevel.READ_UNCOMMITTED,
+            isolation_level=isolation,
             request_timeout=config.request_timeout_s,
         )
         return {(where.topic, where.partition): future.result().offset for where, future in futures.items()}

@@ -62,7 +62,7 @@ def save(log: CommandLog, service: str, path: Path) -> Backup:
     topic = log.topic()
     if topic is None:
         raise Fault(Reason.MISSING).error(log.topic_name)
-    backup = Backup(service, topic.topic_id, int(time.time() * 1000), tuple(log.read(*log.bounds())))
+    backup = Backup(service, topic.topic_id, int(time.time() * 1000), tuple(log.read(*log.settled())))
     lines = [_header(backup), *(_line(record) for record in backup.records)]
     _write(path, [*lines, orjson.dumps({"sha256": _digest(lines)})])
     return backup

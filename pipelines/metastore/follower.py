@@ -18,25 +18,30 @@ class Follower:
         self._log = log
         self._projection = projection
 
-    def catch_up(self) -> Fault | None:
+    def catch_up(self, *, to: int = 0) -> Fault | None:
         """Apply everything that was committed before now; gives what is wrong. Raises `Unavailable` without Kafka.
 
-        A log that was never written and never seen has nothing to apply and nothing wrong.
+        It stops at the first open transaction, whose writer may be dead: waiting would take until its time-out. Up to
+        offset `to` it waits: a writer knows that what is there has ended or is ending. A log that was never written and
+        never seen has nothing to apply and nothing wrong.
         """
         for _ in range(_TRIES - 1):
             try:
-                return self._catch_up()
+                return self._catch_up(to)
             except OffsetsGone:
                 # A checkpoint took the place of what was about to be read: look again.
                 continue
-        return self._catch_up()
+        return self._catch_up(to)
 
-    def _catch_up(self) -> Fault | None:
+    def _catch_up(self, to: int) -> Fault | None:
         position = self._projection.position()
         topic = self._log.topic()
         if topic is None:
             return Fault(Reason.MISSING) if position.topic_id else None
         start, end = self._log.bounds()
+        if position.topic_id == topic.topic_id and end < position.next_offset:
+            return Fault(Reason.SHORTER, f"it ends at {end}, applied up to {position.next_offset}")
+        end = min(end, max(start, to, self._log.stable_end()))
         fault = self._apply(position, topic, start, end)
         if fault is None and self._projection.has_newer():
             return Fault(Reason.NEWER)
@@ -48,14 +53,12 @@ class Follower:
         same = position.topic_id == topic.topic_id
         if not same or position.version != VERSION or position.next_offset < start:
             return self.rebuild(topic, start, end)
-        if end < position.next_offset:
-            return Fault(Reason.SHORTER, f"it ends at {end}, applied up to {position.next_offset}")
         if start > position.start:
-            fault = self._head_fault(start)
+            fault = self._head_fault(start, end)
             if fault is not None:
                 return fault
             self._projection.found_whole(start)
-        if end == position.next_offset:
+        if end <= position.next_offset:
             return None
         records = self._log.read(position.next_offset, end)
         return self._projection.apply(records, topic_id=topic.topic_id, start=start, end=end)
@@ -74,9 +77,9 @@ class Follower:
             return Fault(Reason.TRUNCATED, f"it begins and ends at offset {start}")
         return self._projection.rebuild(records, topic_id=topic.topic_id, start=start, end=end, accept_loss=accept_loss)
 
-    def _head_fault(self, start: int) -> Fault | None:
+    def _head_fault(self, start: int, end: int) -> Fault | None:
         """Records before `start` are gone: right if a checkpoint begins there."""
-        record = self._log.first(start)
+        record = self._log.first(start, end)
         if record is not None:
             try:
                 command = decode(record.value)

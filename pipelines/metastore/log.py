@@ -6,6 +6,7 @@ one before and ends its open transaction, so a writer that got its transaction c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pipelines.names import command_topic
@@ -50,13 +51,22 @@ class CommandLog:
         """First offset of the log and the one after its last, open transactions included."""
         return self._reader.begin_and_end(self.topic_name, 0)
 
+    def settled(self) -> tuple[int, int]:
+        """First offset of the log and the one where the first open transaction begins."""
+        start, _ = self.bounds()
+        return start, max(start, self.stable_end())
+
+    def stable_end(self) -> int:
+        """The offset up to which every transaction has ended."""
+        return self._reader.stable_end(self.topic_name, 0)
+
     def read(self, start: int, end: int | None = None) -> list[Record]:
         """The committed records from `start` to `end` (exclusive) or to the log's end."""
         return [record for chunk in self._reader.read(self.topic_name, 0, start=start, end=end) for record in chunk]
 
-    def first(self, start: int) -> Record | None:
-        """The first committed record at or after `start`."""
-        for chunk in self._reader.read(self.topic_name, 0, start=start):
+    def first(self, start: int, end: int) -> Record | None:
+        """The first committed record from `start` to `end` (exclusive)."""
+        for chunk in self._reader.read(self.topic_name, 0, start=start, end=end):
             return chunk[0]
         return None
 
@@ -64,9 +74,11 @@ class CommandLog:
         """A new producer of the service's id; one serves one statement, since it can be initialised once."""
         return TransactionalProducer(self.config, self._service)
 
-    def produce(self, producer: TransactionalProducer, value: bytes, key: str) -> None:
-        """Queue one command."""
-        producer.produce(self.topic_name, partition=0, key=key.encode(), value=value)
+    def produce(
+        self, producer: TransactionalProducer, value: bytes, key: str, on_offset: Callable[[int], None]
+    ) -> None:
+        """Queue one command; `on_offset` is called from `flush`."""
+        producer.produce(self.topic_name, partition=0, key=key.encode(), value=value, on_offset=on_offset)
 
     def trim(self, *, before: int) -> None:
         """Delete what a checkpoint has replaced."""

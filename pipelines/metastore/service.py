@@ -58,13 +58,14 @@ _WAIT_MAX_S = 3.0
 class Outcome:
     """What became of a statement.
 
-    `sequence` is its command's number in the log, None if it had nothing to change. `repeated`: an earlier sending with
-    the same key had put it there. `applied`: this machine's projection shows it.
+    `sequence` is its command's number in the log, None if it had nothing to change; `offset` is where it was written just
+    now. `repeated`: an earlier sending with the same key had put it there. `applied`: this machine's projection shows it.
     """
 
     key: str
     sequence: int | None
     changed: bool
+    offset: int | None = None
     repeated: bool = False
     applied: bool = True
     names: tuple[str, ...] = ()
@@ -128,7 +129,7 @@ class Metastore:
 
     def _require_current(self) -> Position:
         """Apply everything before now. Raises `MetastoreDegraded`."""
-        fault = self._follower.catch_up()
+        fault = self._follower.catch_up(to=self.log.bounds()[1])
         if fault is not None:
             raise fault.error(self.log.topic_name)
         return self.projection.position()
@@ -157,7 +158,8 @@ class Metastore:
     def _shown(self, outcome: Outcome) -> Outcome:
         """Apply the command here as well, as far as Kafka answers: it is committed in any case."""
         try:
-            self._follower.catch_up()
+            # The answer to a commit may come before readers see it.
+            self._follower.catch_up(to=0 if outcome.offset is None else outcome.offset + 1)
         except Unavailable:
             return Outcome(**{**outcome.to_json(), "applied": False})
         reach("statement.applied")
@@ -212,8 +214,8 @@ class Metastore:
         if not accepted.changes:
             producer.abort()
             return Outcome(key, None, changed=False, names=accepted.names)
-        self._commit(producer, [_encoded(statement, accepted, position.head, key)], key)
-        return Outcome(key, position.head.sequence, changed=True, names=accepted.names)
+        offset = self._commit(producer, [_encoded(statement, accepted, position.head, key)], key)
+        return Outcome(key, position.head.sequence, changed=True, offset=offset, names=accepted.names)
 
     def _abort(self, producer: TransactionalProducer) -> None:
         """End the transaction for readers. If that fails the next `init` of anybody ends it."""
@@ -224,9 +226,11 @@ class Metastore:
 
     def _commit(
         self, producer: TransactionalProducer, values: list[bytes], key: str, *, kind: str = "statement"
-    ) -> None:
+    ) -> int:
+        """Produce and commit; gives the offset of the last record."""
+        offsets: list[int] = []
         for value in values:
-            self.log.produce(producer, value, key)  # 7
+            self.log.produce(producer, value, key, offsets.append)  # 7
             if kind == "checkpoint":
                 reach("checkpoint.part-sent")
         producer.flush()
@@ -236,6 +240,7 @@ class Metastore:
         except (Unavailable, ProducerFatal) as error:
             raise _OutcomeUnknown(str(error)) from error
         reach(f"{kind}.committed")
+        return offsets[-1]
 
     # Compaction, backup.
 
@@ -259,14 +264,14 @@ class Metastore:
         topic = self.log.topic()
         if topic is None:
             return Fault(Reason.MISSING)
-        return self._follower.rebuild(topic, *self.log.bounds())
+        return self._follower.rebuild(topic, *self.log.settled())
 
     def checkpoint(self, key: str | None = None) -> Outcome:
         """Write a checkpoint of everything and delete the commands before it. Raises as `execute` does."""
         key = require_key(key or uuid.uuid4().hex)
         self._make_log()
         outcome = self._retried(lambda: self._checkpoint(key), key)
-        self._require_current()
+        outcome = self._shown(outcome)
         self.trim()
         return outcome
 
@@ -282,14 +287,14 @@ class Metastore:
                     producer.abort()
                     return Outcome(key, known.sequence, changed=True, repeated=True)
                 values = checkpoint_values(self.projection.rows(), position.head, key)
-                self._commit(producer, values, key, kind="checkpoint")
-                return Outcome(key, position.head.sequence + len(values) - 1, changed=True)
+                offset = self._commit(producer, values, key, kind="checkpoint")
+                return Outcome(key, position.head.sequence + len(values) - 1, changed=True, offset=offset)
             finally:
                 producer.close()
 
     def trim(self) -> int:
         """Delete what the newest checkpoint has replaced; gives the log's first offset. Safe at any time and twice."""
-        start, end = self.log.bounds()
+        start, end = self.log.settled()
         at = newest_checkpoint(self.log, start, end)
         if at is not None and at > start:
             self.log.trim(before=at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def test_many_writers_all_get_through(opened: Open, tmp_path: Path, unique: str)
         thread.join()
     assert [] == failed
     states = [change.body["state"] for change in _desires(opened())]
-    assert all(first != second for first, second in zip(states, states[1:], strict=False)), states
+    assert all(first != second for first, second in itertools.pairwise(states)), states
 
 
 def _desires(metastore: object) -> list[object]:
@@ -165,5 +166,5 @@ def test_a_new_pipeline_does_not_take_the_state_of_an_earlier_one(opened: Open, 
     producer.begin()
     producer.produce(f"{unique}-totals-batches", partition=1, key=b"driver", value=b"{}")
     producer.commit()
-    with pytest.raises(InvalidInput, match="state of an earlier pipeline.*drift --repair"):
+    with pytest.raises(InvalidInput, match=r"state of an earlier pipeline.*drift --repair"):
         metastore.execute(script(unique))
