@@ -105,6 +105,17 @@ class KafkaWorld:
         _require_compacted(self._admin, batches)
         return {"plan": query_to_json(query), "batches_topic_id": batches_id, "changelog_topic_id": changelog_id}
 
+    def remove(self, topics: dict[str, str], groups: list[str]) -> list[str]:
+        """Delete the topics that still have the given ids, and the groups; gives the names of what was deleted."""
+        present = self._admin.describe(sorted(topics))
+        ours = [name for name, topic in present.items() if topic.topic_id == topics[name]]
+        self._admin.delete(ours)
+        for name in ours:
+            self._admin.await_gone(name)
+        left = sorted(set(groups) & self._admin.groups()) if groups else []
+        self._admin.delete_groups(left)
+        return ours + left
+
     def _create(self, name: str, partitions: int, settings: dict[str, str]) -> str:
         created = self._admin.create(name, partitions=partitions, settings=settings, replication=self._replication)
         return created.topic_id
@@ -117,7 +128,7 @@ class KafkaWorld:
                     "topic holds the state of an earlier pipeline of this name",
                     topic=topic.name,
                     pipeline=pipeline,
-                    hint="delete what a dropped pipeline left with `rollforward drift --repair`, or use another name",
+                    hint="use another name, or delete the topic if nothing needs it",
                 )
 
 

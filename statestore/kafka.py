@@ -482,6 +482,14 @@ class Admin:
             time.sleep(0.05)
         raise _unavailable("topic creation", "time-out", self._config, topic=name)
 
+    def await_gone(self, name: str) -> None:
+        """Return when the topic is deleted: that goes on after `delete` has returned."""
+        deadline = time.monotonic() + self._config.request_timeout_s
+        while self.describe([name]):
+            if time.monotonic() >= deadline:
+                raise _unavailable("topic deletion", "time-out", self._config, topic=name)
+            time.sleep(0.05)
+
     def delete(self, names: Sequence[str]) -> None:
         """Delete the topics that exist among `names`."""
         present = list(self.describe(names))

@@ -17,7 +17,7 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,11 @@ from pipelines.metastore.follower import Follower
 from pipelines.metastore.log import CommandLog
 from pipelines.metastore.projection import Projection
 from pipelines.metastore.replay import Replay
-from statestore.errors import DataCorrupted, FormatUnsupported, InvalidInput, Unavailable
+from statestore.errors import DataCorrupted, FormatUnsupported, InvalidInput
 from statestore.failpoints import reach
 from statestore.kafka import Record
 
 FORMAT = 1
-_DELETED_S = 30.0
 Pairs = Sequence[tuple[bytes | None, bytes | None]]
 
 
@@ -109,7 +108,7 @@ def _replace(log: CommandLog, follower: Follower, records: Pairs) -> None:
         # Whoever was writing to the old topic is fenced, and must not write to the new one.
         producer.init()
         log.admin.delete([log.topic_name])
-        _await(lambda: log.topic() is None, "deletion of the command topic")
+        log.admin.await_gone(log.topic_name)
         reach("restore.deleted")
         topic = log.create()
         reach("restore.created")
@@ -125,14 +124,6 @@ def _replace(log: CommandLog, follower: Follower, records: Pairs) -> None:
     fault = follower.rebuild(topic, *log.bounds(), accept_loss=True)
     if fault is not None:
         raise fault.error(log.topic_name)
-
-
-def _await(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _DELETED_S
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise Unavailable(f"{what} takes too long", seconds=_DELETED_S, hint="run the same again")
-        time.sleep(0.05)
 
 
 def _header(backup: Backup) -> bytes:

@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
 from sqlalchemy import Engine
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -42,13 +43,14 @@ from pipelines.metastore.follower import Follower
 from pipelines.metastore.log import VALUE_BYTES_MAX, CommandLog
 from pipelines.metastore.projection import Position, Projection
 from pipelines.metastore.rows import Applied
-from pipelines.metastore.statement import Statement, require_key
-from pipelines.metastore.validate import Accepted, World, check, validate
+from pipelines.metastore.statement import DROP, Statement, require_key
+from pipelines.metastore.validate import DROPPED, Accepted, World, check, validate
 from pipelines.settings import Settings
 from statestore.errors import InvalidInput, InvariantBroken, Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import ProducerFatal, TransactionAborted, TransactionalProducer
 
+log = structlog.get_logger()
 Answer = TypeVar("Answer")
 ATTEMPTS = 12
 _WAIT_MAX_S = 3.0
@@ -146,8 +148,22 @@ class Metastore:
         key = require_key(key or uuid.uuid4().hex)
         check(statement, self._world.default_tasks)
         self._make_log()
-        outcome = self._retried(lambda: self._attempt(statement, key), key)
-        return self._shown(outcome)
+        outcome = self._shown(self._retried(lambda: self._attempt(statement, key), key))
+        if statement.kind == DROP and outcome.applied:
+            self.clean(statement.pipeline)
+        return outcome
+
+    def clean(self, pipeline: str) -> list[str]:
+        """Delete what the dropped pipeline left in Kafka; gives the names. Killed or failing, `drift` finds the rest."""
+        with self.projection.snapshot() as snapshot:
+            left = snapshot.get(DROPPED, pipeline)
+        if left is None:
+            return []
+        try:
+            return self._world.remove(left["topics"], left["groups"])
+        except Unavailable as error:
+            log.warning("what a dropped pipeline left could not be deleted", pipeline=pipeline, error=str(error))
+            return []
 
     def _make_log(self) -> None:
         if self.log.topic() is None:

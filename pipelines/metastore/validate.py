@@ -42,6 +42,9 @@ class World(Protocol):
     def create_topics(self, pipeline: str, query: Query) -> dict[str, str]:
         """Make the query's topics; gives its plan and their ids, as the definition keeps them."""
 
+    def remove(self, topics: dict[str, str], groups: list[str]) -> list[str]:
+        """Delete the topics that still have the given ids, and the groups; gives the names of what was deleted."""
+
 
 @dataclass(frozen=True)
 class Accepted:
@@ -96,6 +99,10 @@ def _deploy(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
 
 
 def _deployed(statement: Statement, parsed: Pipeline, snapshot: Snapshot, world: World) -> Accepted:
+    left = snapshot.get(DROPPED, parsed.name)
+    if left is not None:
+        # A drop that was killed behind its commit: the new pipeline must not begin with that state.
+        world.remove(left["topics"], left["groups"])
     body = {
         "sql": statement.text,
         "sources": [{"name": source.name, "topic": source.topic} for source in parsed.sources],
@@ -104,8 +111,7 @@ def _deployed(statement: Statement, parsed: Pipeline, snapshot: Snapshot, world:
     }
     changes = [put(PIPELINE, parsed.name, body), put(DESIRED, parsed.name, {"state": STOPPED})]
     changes += [put(RESULT, query.output_topic, {"pipeline": parsed.name}) for query in parsed.queries]
-    if snapshot.get(DROPPED, parsed.name) is not None:
-        # Its topics are this pipeline's now: nobody may delete them as left over.
+    if left is not None:
         changes.append(drop(DROPPED, parsed.name))
     return Accepted(tuple(changes), tuple(query.name for query in parsed.queries))
 

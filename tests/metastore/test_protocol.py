@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.metastore.command import decode
-from pipelines.metastore.service import Outcome
+from pipelines.metastore.command import Change, decode
+from pipelines.metastore.service import Metastore, Outcome
 from pipelines.metastore.statement import drop_pipeline, start_pipeline, stop_pipeline
-from pipelines.metastore.validate import DESIRED, DROPPED, PIPELINE
+from pipelines.metastore.validate import DESIRED, PIPELINE
 from statestore.errors import InvalidConfig, InvalidInput
 from statestore.kafka import TransactionalProducer
 from tests.metastore.conftest import Open, script
@@ -89,8 +89,8 @@ def test_many_writers_all_get_through(opened: Open, tmp_path: Path, unique: str)
     assert all(first != second for first, second in itertools.pairwise(states)), states
 
 
-def _desires(metastore: object) -> list[object]:
-    log = metastore.log  # type: ignore[attr-defined]
+def _desires(metastore: Metastore) -> list[Change]:
+    log = metastore.log
     commands = [decode(record.value) for record in log.read(*log.bounds())]
     return [change for command in commands for change in command.changes if change.kind == DESIRED]
 
@@ -143,28 +143,49 @@ def test_a_result_topic_has_one_owner(opened: Open, unique: str) -> None:
         metastore.execute(type(taken)(taken.kind, taken.pipeline, text))
 
 
-def test_a_dropped_pipeline_leaves_a_note_of_its_topics_until_it_is_deployed_again(opened: Open, unique: str) -> None:
+def topic_ids(metastore: Metastore, pipeline: str) -> dict[str, str]:
+    """Ids of the pipeline's own topics that exist."""
+    names = [f"{pipeline}-totals-batches", f"{pipeline}-totals-changelog"]
+    return {name: topic.topic_id for name, topic in metastore.log.admin.describe(names).items()}
+
+
+def test_a_dropped_pipeline_loses_its_state_and_keeps_its_results(opened: Open, unique: str) -> None:
     metastore = opened()
     metastore.execute(script(unique))
     metastore.execute(drop_pipeline(unique))
-    with metastore.projection.snapshot() as snapshot:
-        assert snapshot.get(PIPELINE, unique) is None
-        assert {f"{unique}-totals-batches", f"{unique}-totals-changelog"} == set(
-            snapshot.get(DROPPED, unique)["topics"]
-        )
+    assert {} == topic_ids(metastore, unique)
+    assert [f"{unique}-totals"] == list(metastore.log.admin.describe([f"{unique}-totals"]))
+
+
+def test_a_pipeline_deployed_after_a_drop_begins_with_empty_state(opened: Open, unique: str) -> None:
+    metastore = opened()
+    metastore.execute(script(unique))
+    before = topic_ids(metastore, unique)
+    write_state(metastore, unique)
+    with pytest.MonkeyPatch.context() as killed:
+        # Killed behind its commit: nothing was cleaned.
+        killed.setattr(metastore, "clean", lambda _: None)
+        metastore.execute(drop_pipeline(unique))
+    assert before == topic_ids(metastore, unique)
     metastore.execute(script(unique, "SUM(price)"))
-    with metastore.projection.snapshot() as snapshot:
-        assert snapshot.get(DROPPED, unique) is None
+    after = topic_ids(metastore, unique)
+    assert set(before) == set(after)
+    assert not set(before.values()) & set(after.values())
 
 
-def test_a_new_pipeline_does_not_take_the_state_of_an_earlier_one(opened: Open, unique: str) -> None:
+def test_a_new_pipeline_does_not_take_the_state_of_an_unknown_one(opened: Open, unique: str) -> None:
     metastore = opened()
-    metastore.execute(script(unique))
-    metastore.execute(drop_pipeline(unique))
-    producer = TransactionalProducer(metastore.log.config, f"{unique}-test")
+    for name, partitions in ((f"{unique}-totals-batches", 2), (f"{unique}-totals-changelog", 1)):
+        metastore.log.admin.create(name, partitions=partitions, settings={"cleanup.policy": "compact"})
+    write_state(metastore, unique)
+    with pytest.raises(InvalidInput, match="holds the state of an earlier pipeline"):
+        metastore.execute(script(unique))
+
+
+def write_state(metastore: Metastore, pipeline: str) -> None:
+    """A record as a driver of the pipeline writes."""
+    producer = TransactionalProducer(metastore.log.config, f"{pipeline}-test")
     producer.init()
     producer.begin()
-    producer.produce(f"{unique}-totals-batches", partition=1, key=b"driver", value=b"{}")
+    producer.produce(f"{pipeline}-totals-batches", partition=1, key=b"driver", value=b"{}")
     producer.commit()
-    with pytest.raises(InvalidInput, match=r"state of an earlier pipeline.*drift --repair"):
-        metastore.execute(script(unique))
