@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ops.cli import demo, deploy, lifecycle, query, recover, stack
+from ops.cli import demo, deploy, drift, drop, lifecycle, metastore, query, recover, serve, stack
 from ops.cli.guard import Guarded
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
     "then [bold]rollforward start NAME[/]. All of it at once: [bold]rollforward demo[/].",
 )
 
-for group in (stack, deploy, lifecycle, query, recover, demo):
+for group in (stack, deploy, lifecycle, drop, query, recover, drift, metastore, serve, demo):
     group.register(app)
 
 

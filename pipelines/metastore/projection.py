@@ -51,6 +51,11 @@ class Snapshot:
         body = self._connection.scalar(wanted)
         return None if body is None else orjson.loads(body)
 
+    def has(self, kind: str, name: str) -> bool:
+        """Whether there is such a definition; its body may be null."""
+        wanted = select(DefinitionRow.sequence).where(DefinitionRow.kind == kind, DefinitionRow.name == name)
+        return self._connection.scalar(wanted) is not None
+
     def all(self, kind: str) -> dict[str, Any]:
         """Every definition of a kind, by name."""
         wanted = select(DefinitionRow.name, DefinitionRow.body).where(DefinitionRow.kind == kind)
@@ -146,7 +151,7 @@ class Projection:
             fresh = position.topic_id == ""
             replay = Replay(
                 None if fresh else position.head,
-                lambda kind, name: Snapshot(connection).get(kind, name) is not None,
+                Snapshot(connection).has,
                 lambda key: connection.scalar(select(CommandRow.key).where(CommandRow.key == key)) is not None,
             )
             replay.feed(record for record in records if record.offset >= position.next_offset)

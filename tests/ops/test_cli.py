@@ -18,7 +18,22 @@ from pipelines.sql import SqlError
 from statestore.errors import InvalidConfig, Unavailable
 from tests.support.metastore import LocalLog
 
-COMMANDS = ["up", "status", "down", "deploy", "start", "stop", "run", "logs", "query", "recover", "demo"]
+COMMANDS = [
+    "up",
+    "status",
+    "down",
+    "deploy",
+    "start",
+    "stop",
+    "run",
+    "logs",
+    "query",
+    "recover",
+    "demo",
+    "drop",
+    "drift",
+    "serve",
+]
 # Commands that name a pipeline or a store which nobody has deployed.
 UNKNOWN = [
     ["start", "nope"],
@@ -26,6 +41,7 @@ UNKNOWN = [
     ["recover", "nope"],
     ["recover", "nope", "--dry-run"],
     ["query", "nope", "--all"],
+    ["drop", "nope"],
 ]
 
 
