@@ -38,6 +38,8 @@ _PASSING = {
     ck.KafkaError._TRANSPORT,
     ck.KafkaError._ALL_BROKERS_DOWN,
     ck.KafkaError._TIMED_OUT,
+    # A broker that has just started knows a topic before it leads it.
+    ck.KafkaError._NOENT,
     ck.KafkaError.FENCED_LEADER_EPOCH,
     ck.KafkaError.UNKNOWN_LEADER_EPOCH,
     ck.KafkaError.NOT_LEADER_FOR_PARTITION,

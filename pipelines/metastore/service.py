@@ -147,7 +147,6 @@ class Metastore:
         """
         key = require_key(key or uuid.uuid4().hex)
         check(statement, self._world.default_tasks)
-        self._make_log()
         outcome = self._shown(self._retried(lambda: self._attempt(statement, key), key))
         if statement.kind == DROP and outcome.applied:
             self.clean(statement.pipeline)
@@ -199,6 +198,7 @@ class Metastore:
 
     def _attempt(self, statement: Statement, key: str) -> Outcome:
         """One run of the protocol; the numbers are those above."""
+        self._make_log()
         with self._writing:
             reach("statement.before-init")
             producer = self.log.producer()  # 1
@@ -285,13 +285,13 @@ class Metastore:
     def checkpoint(self, key: str | None = None) -> Outcome:
         """Write a checkpoint of everything and delete the commands before it. Raises as `execute` does."""
         key = require_key(key or uuid.uuid4().hex)
-        self._make_log()
         outcome = self._retried(lambda: self._checkpoint(key), key)
         outcome = self._shown(outcome)
         self.trim()
         return outcome
 
     def _checkpoint(self, key: str) -> Outcome:
+        self._make_log()
         with self._writing:
             producer = self.log.producer()
             try:

