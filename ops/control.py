@@ -22,6 +22,7 @@ import psutil
 
 from infra.process import MARK
 from ops.environment import Progress, driver_environment, with_spark
+from pipelines.metastore.embedded import want
 from pipelines.registry import RUNNING, STOPPED, DriverRow, Registry
 from pipelines.settings import Settings
 from statestore.errors import Unavailable
@@ -196,12 +197,17 @@ def _tail(log: Path, lines: int = 5) -> str:
         return ""
 
 
-def stop(registry: Registry, name: str, *, timeout_s: float = 60.0) -> bool:
+def stop(settings: Settings, registry: Registry, name: str, *, timeout_s: float = 60.0) -> bool:
     """Make `stopped` the desired state and wait for the driver to finish its batch; False if none was running.
 
     After `timeout_s` it is killed, which loses nothing: the open batch rolls back and runs again at the next start.
     """
-    registry.set_desired(name, STOPPED)
+    want(name, STOPPED, settings, registry)
+    return end_driver(registry, name, timeout_s=timeout_s)
+
+
+def end_driver(registry: Registry, name: str, *, timeout_s: float = 60.0) -> bool:
+    """Let the driver finish its batch, whatever is desired; False if none was running."""
     driver = registry.driver(name)
     if driver is None or not is_alive(driver):
         return False

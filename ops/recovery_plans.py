@@ -11,7 +11,7 @@ from typing import Any
 
 from ops.environment import Progress
 from pipelines.deploy import deployed_queries
-from pipelines.registry import PipelineRow
+from pipelines.registry import PipelineDefinition
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.config import RocksConfig, TaskSpec
@@ -23,7 +23,7 @@ from statestore.snapshots.service import Snapshots
 from statestore.version import Checkpoint, TaskDatabase
 
 
-def plans_of(row: PipelineRow, settings: Settings, tell: Progress) -> list[dict[str, Any]]:
+def plans_of(row: PipelineDefinition, settings: Settings, tell: Progress) -> list[dict[str, Any]]:
     """One plan per task, with `local_batch`; where there is no way, `way` is `unrecoverable` and `reason` says why."""
     config = settings.kafka_config()
     admin, reader = Admin(config), Reader(config)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ops.environment import Progress
 from pipelines.deploy import deployed_queries
-from pipelines.registry import PipelineRow, Registry
+from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.client import StoreClient
 from statestore.config import SnapshotConfig
@@ -27,7 +27,7 @@ def config_of(settings: Settings) -> SnapshotConfig:
     return config
 
 
-def repositories(row: PipelineRow, settings: Settings) -> dict[str, Repository]:
+def repositories(row: PipelineDefinition, settings: Settings) -> dict[str, Repository]:
     """Each task's snapshots, by the task's name."""
     snapshots = Snapshots(config_of(settings))
     return {
@@ -64,7 +64,7 @@ def take_all(registry: Registry, pipeline: str, tell: Progress) -> list[dict[str
         return sorted((taken for found in workers.map(of_server, servers) for taken in found), key=lambda t: t["task"])
 
 
-def list_all(row: PipelineRow, settings: Settings) -> list[dict[str, Any]]:
+def list_all(row: PipelineDefinition, settings: Settings) -> list[dict[str, Any]]:
     """Every snapshot, by task, the oldest first; `new_bytes` is what no older one of the task has."""
     found = []
     for task, repository in repositories(row, settings).items():
@@ -92,7 +92,7 @@ def _described(task: str, repository: Repository, manifest: Manifest, seen: set[
     }
 
 
-def collect_all(row: PipelineRow, settings: Settings, tell: Progress, *, dry_run: bool) -> list[Collected]:
+def collect_all(row: PipelineDefinition, settings: Settings, tell: Progress, *, dry_run: bool) -> list[Collected]:
     """Collect every task's snapshots, or only say what would go."""
     config = config_of(settings)
     collected = []

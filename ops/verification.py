@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ops.environment import Progress
 from pipelines.deploy import deployed_queries
-from pipelines.registry import PipelineRow
+from pipelines.registry import PipelineDefinition
 from pipelines.settings import Settings
 from statestore.config import RocksConfig
 from statestore.kafka import Admin, Reader
@@ -12,7 +12,7 @@ from statestore.verification import Verified, verify
 from statestore.version import TaskDatabase
 
 
-def verify_all(row: PipelineRow, settings: Settings, tell: Progress, *, percent: float) -> list[Verified]:
+def verify_all(row: PipelineDefinition, settings: Settings, tell: Progress, *, percent: float) -> list[Verified]:
     """Compare every local store that is there. A running server's store is read as it is now, beside it."""
     config = settings.kafka_config()
     Admin(config).check()

@@ -1,20 +1,18 @@
-"""Deploying a pipeline: its SQL becomes plans, its topics are created and their ids recorded, its row is written.
+"""What a deployed pipeline has in Kafka: its topics are created, their ids recorded, and compared at each start.
 
 Topics are created here and nowhere else. Everything is safe to do twice: a deploy that died in the middle is repeated.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines import names
-from pipelines.plan import Query, plan_hash, query_from_json, query_to_json
-from pipelines.registry import STOPPED, PipelineRow, Registry
+from pipelines.plan import Query, query_from_json, query_to_json
+from pipelines.registry import PipelineDefinition
 from pipelines.settings import Settings
-from pipelines.sql import parse_pipeline
-from statestore.config import KafkaConfig, StoreSpec, TaskSpec
+from statestore.config import StoreSpec, TaskSpec
 from statestore.errors import InvalidConfig, InvalidInput, Unrecoverable
 from statestore.kafka import Admin
 
@@ -65,7 +63,7 @@ class DeployedQuery:
         ]
 
 
-def deployed_queries(row: PipelineRow) -> list[DeployedQuery]:
+def deployed_queries(row: PipelineDefinition) -> list[DeployedQuery]:
     """The queries of a definition."""
     return [
         DeployedQuery(row.name, query_from_json(q["plan"]), q["batches_topic_id"], q["changelog_topic_id"])
@@ -73,67 +71,65 @@ def deployed_queries(row: PipelineRow) -> list[DeployedQuery]:
     ]
 
 
-def deploy(sql: str, pipeline: str, settings: Settings, registry: Registry) -> tuple[PipelineRow, bool]:
-    """Deploy; gives the definition and whether it changed anything.
+class KafkaWorld:
+    """What definitions need in Kafka: looked for and made by the settings' clients."""
 
-    Raises `SqlError` for the text, `InvalidInput` for a name or a definition that differs from the deployed one, and
-    `InvalidConfig` where a topic does not fit.
-    """
-    names.require_name(pipeline, "pipeline")
-    parsed = parse_pipeline(sql, pipeline=pipeline, default_tasks=settings.tasks)
-    for query in parsed.queries:
-        names.require_name(query.name, "query")
-    existing = registry.find(pipeline)
-    hashes = [plan_hash(query) for query in parsed.queries]
-    if existing is not None:
-        if [plan_hash(old.query) for old in deployed_queries(existing)] == hashes:
-            return existing, False
-        raise InvalidInput(
-            "pipeline is deployed with other statements", pipeline=pipeline, hint="deploy it under another name"
-        )
-    config = settings.kafka_config()
-    admin = Admin(config)
-    _require_sources(admin, [source.topic for source in parsed.sources], config)
-    row = PipelineRow(
-        name=pipeline,
-        sql=sql,
-        sources=[{"name": source.name, "topic": source.topic} for source in parsed.sources],
-        queries=[_create_topics(admin, pipeline, query, settings) for query in parsed.queries],
-        desired=STOPPED,
-        deployed_at=time.time(),
-    )
-    registry.deploy(row)
-    return row, True
+    def __init__(self, settings: Settings) -> None:
+        self.default_tasks = settings.tasks
+        self._config = settings.kafka_config()
+        self._replication = settings.replication_factor
+        self._admin = Admin(self._config)
 
+    def require_sources(self, topics: list[str]) -> None:
+        """Raises `InvalidConfig` unless the topics exist."""
+        missing = sorted(set(topics) - set(self._admin.describe(sorted(set(topics)))))
+        if missing:
+            raise InvalidConfig(
+                "source topic does not exist",
+                topic=", ".join(missing),
+                bootstrap_servers=self._config.bootstrap_servers,
+                hint="create it, or correct kafka_topic in the CREATE STREAM statement",
+            )
 
-def _require_sources(admin: Admin, topics: list[str], config: KafkaConfig) -> None:
-    missing = sorted(set(topics) - set(admin.describe(sorted(set(topics)))))
-    if missing:
-        raise InvalidConfig(
-            "source topic does not exist",
-            topic=", ".join(missing),
-            bootstrap_servers=config.bootstrap_servers,
-            hint="create it, or correct kafka_topic in the CREATE STREAM statement",
-        )
+    def create_topics(self, pipeline: str, query: Query) -> dict[str, str]:
+        """Make the query's topics; gives its plan and their ids. Raises `InvalidInput` for another pipeline's state."""
+        changelog = names.changelog_topic(pipeline, query.store)
+        batches = names.batches_topic(pipeline, query.name)
+        self._require_unused([changelog, batches], pipeline)
+        self._create(names.dead_letter_topic(pipeline), 1, DEAD_LETTER_SETTINGS)
+        self._create(query.output_topic, query.output_partitions, RESULT_SETTINGS)
+        changelog_id = self._create(changelog, query.tasks, CHANGELOG_SETTINGS)
+        _require_compacted(self._admin, changelog)
+        # One partition a task, and one for the driver.
+        batches_id = self._create(batches, query.tasks + 1, BATCHES_SETTINGS)
+        _require_compacted(self._admin, batches)
+        return {"plan": query_to_json(query), "batches_topic_id": batches_id, "changelog_topic_id": changelog_id}
 
+    def remove(self, topics: dict[str, str], groups: list[str]) -> list[str]:
+        """Delete the topics that still have the given ids, and the groups; gives the names of what was deleted."""
+        present = self._admin.describe(sorted(topics))
+        ours = [name for name, topic in present.items() if topic.topic_id == topics[name]]
+        self._admin.delete(ours)
+        for name in ours:
+            self._admin.await_gone(name)
+        left = sorted(set(groups) & self._admin.groups()) if groups else []
+        self._admin.delete_groups(left)
+        return ours + left
 
-def _create_topics(admin: Admin, pipeline: str, query: Query, settings: Settings) -> dict[str, str]:
-    replication = settings.replication_factor
+    def _create(self, name: str, partitions: int, settings: dict[str, str]) -> str:
+        created = self._admin.create(name, partitions=partitions, settings=settings, replication=self._replication)
+        return created.topic_id
 
-    def create(name: str, partitions: int, wanted: dict[str, str]) -> str:
-        topic = admin.create(name, partitions=partitions, settings=wanted, replication=replication)
-        return topic.topic_id
-
-    create(names.dead_letter_topic(pipeline), 1, DEAD_LETTER_SETTINGS)
-    create(query.output_topic, query.output_partitions, RESULT_SETTINGS)
-    changelog = names.changelog_topic(pipeline, query.store)
-    changelog_id = create(changelog, query.tasks, CHANGELOG_SETTINGS)
-    _require_compacted(admin, changelog)
-    batches = names.batches_topic(pipeline, query.name)
-    # One partition a task, and one for the driver.
-    batches_id = create(batches, query.tasks + 1, BATCHES_SETTINGS)
-    _require_compacted(admin, batches)
-    return {"plan": query_to_json(query), "batches_topic_id": batches_id, "changelog_topic_id": changelog_id}
+    def _require_unused(self, topics: list[str], pipeline: str) -> None:
+        """A new pipeline must not take the state of one that had its name for its own."""
+        for topic in self._admin.describe(topics).values():
+            if any(self._admin.ends(topic.name, partitions=topic.partitions).values()):
+                raise InvalidInput(
+                    "topic holds the state of an earlier pipeline of this name",
+                    topic=topic.name,
+                    pipeline=pipeline,
+                    hint="use another name, or delete the topic if nothing needs it",
+                )
 
 
 def _require_compacted(admin: Admin, topic: str) -> None:

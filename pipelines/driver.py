@@ -31,7 +31,9 @@ from pipelines.deploy import deployed_queries, require_unchanged
 from pipelines.engine.query_driver import BatchDone, QueryDriver
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.spark import start_session
-from pipelines.registry import STOPPED, BatchRow, PipelineRow, Registry
+from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
+from pipelines.metastore.service import Metastore
+from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings, load_settings
 from statestore.errors import Fenced, RollforwardError
 from statestore.kafka import Admin
@@ -54,7 +56,9 @@ class Totals:
 class PipelineDriver:
     """Runs all queries of one pipeline in this process."""
 
-    def __init__(self, pipeline: PipelineRow, settings: Settings, registry: Registry, *, until_end: bool) -> None:
+    def __init__(
+        self, pipeline: PipelineDefinition, settings: Settings, registry: Registry, *, until_end: bool
+    ) -> None:
         self.name = pipeline.name
         self.totals = Totals()
         self._row = pipeline
@@ -77,6 +81,8 @@ class PipelineDriver:
             snapshots=settings.snapshot_config(),
         )
         self._servers.on_opened = self._opened
+        quick = settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
+        self._metastore = Metastore(quick, registry.engine)
 
     def request_stop(self) -> None:
         """Stop between two batches."""
@@ -188,6 +194,11 @@ class PipelineDriver:
                 self._tell(self._stop_if_wanted)
 
     def _stop_if_wanted(self) -> None:
+        try:
+            self._metastore.refresh()
+        except RollforwardError as error:
+            # The stream decides for itself whether it can go on without Kafka; this is only a wish that comes late.
+            log.warning("metastore cannot be followed", pipeline=self.name, error=str(error))
         if self._registry.pipeline(self.name).desired == STOPPED:
             self._stop.set()
 
@@ -242,6 +253,7 @@ def cpu_seconds() -> float:
 def run_pipeline(name: str, settings: Settings, *, until_end: bool) -> dict[str, Any]:
     """Run in this process; gives figures. Raises what ended it early."""
     registry = Registry(settings.metastore)
+    refresh(settings)
     driver = PipelineDriver(registry.pipeline(name), settings, registry, until_end=until_end)
     driver.listen()
     started = time.monotonic()

@@ -20,6 +20,11 @@ def require_name(name: str, what: str) -> str:
     return name
 
 
+def command_topic(service: str) -> str:
+    """The metastore's log."""
+    return f"_rollforward_{service}_commands"
+
+
 def batches_topic(pipeline: str, query: str) -> str:
     """Plans and positions of a query."""
     return f"{pipeline}-{query}-batches"

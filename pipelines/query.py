@@ -19,7 +19,7 @@ from pipelines.engine.decode import arrow_type
 from pipelines.engine.merge import state_parts
 from pipelines.engine.statecodec import StateCodec
 from pipelines.plan import Aggregate, GroupKey, Query
-from pipelines.registry import PipelineRow, Registry
+from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.client import StoreClient
@@ -45,7 +45,7 @@ class Row:
         return {"key": self.key, "value": self.value, "time_ms": self.time_ms}
 
 
-def find_store(registry: Registry, store: str) -> tuple[PipelineRow, DeployedQuery]:
+def find_store(registry: Registry, store: str) -> tuple[PipelineDefinition, DeployedQuery]:
     """The pipeline and query of a store named `store` or `pipeline.store`. Raises `InvalidInput`."""
     pipeline, _, name = store.rpartition(".")
     found = [

@@ -1,7 +1,8 @@
 """What is deployed, what is desired, and what was last seen of it: rows in a database, through SQLAlchemy.
 
-Definitions and desired states are written by people's commands, drivers' rows by the drivers. None of it decides over
-correctness: offsets, positions and ownership are in Kafka, and this database may be lost without losing a record.
+Definitions and desired states are the metastore's projection and only read here; drivers write what is observed of
+them. None of it decides over correctness: commands, offsets, positions and ownership are in Kafka, and this database
+may be lost without losing a record.
 """
 
 from __future__ import annotations
@@ -9,34 +10,30 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Float, Integer, String, Text, create_engine, delete, event, func, select
-from sqlalchemy.engine import make_url
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy import JSON, BigInteger, Float, Integer, String, Text, delete, func, select
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
-from statestore.errors import InvalidInput
+from pipelines.database import Base, open_database
+from pipelines.metastore.projection import Snapshot
+from pipelines.metastore.validate import DESIRED, PIPELINE, RUNNING, STOPPED, unknown_pipeline
 
-RUNNING = "running"
-STOPPED = "stopped"
+__all__ = ["RUNNING", "STOPPED", "BatchRow", "DriverRow", "PipelineDefinition", "RecoveryRow", "Registry"]
 BATCHES_KEPT = 20_000
 
 
-class Base(DeclarativeBase):
-    """Our tables."""
-
-
-class PipelineRow(Base):
+@dataclass(frozen=True)
+class PipelineDefinition:
     """A deployed pipeline. `queries` is a list of {plan, topic ids}; `desired` is running or stopped."""
 
-    __tablename__ = "pipelines"
-    name: Mapped[str] = mapped_column(String(100), primary_key=True)
-    sql: Mapped[str] = mapped_column(Text)
-    sources: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
-    queries: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
-    desired: Mapped[str] = mapped_column(String(20), default=STOPPED)
-    deployed_at: Mapped[float] = mapped_column(Float)
+    name: str
+    sql: str
+    sources: list[dict[str, Any]]
+    queries: list[dict[str, Any]]
+    deployed_at: float
+    desired: str = STOPPED
 
 
 class DriverRow(Base):
@@ -89,15 +86,8 @@ class Registry:
     """Access to the tables. Safe for many processes; every call is one short transaction."""
 
     def __init__(self, url: str) -> None:
-        parsed = make_url(url)
-        self._sqlite = parsed.get_backend_name() == "sqlite"
-        if self._sqlite and parsed.database:
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._engine = create_engine(url, connect_args={"timeout": 30} if self._sqlite else {})
-        if self._sqlite:
-            event.listen(self._engine, "connect", _wal)
-        Base.metadata.create_all(self._engine)
-        self._sessions = sessionmaker(self._engine, expire_on_commit=False)
+        self.engine = open_database(url)
+        self._sessions = sessionmaker(self.engine, expire_on_commit=False)
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
@@ -106,43 +96,35 @@ class Registry:
 
     def close(self) -> None:
         """Release the connections."""
-        self._engine.dispose()
+        self.engine.dispose()
 
     # Definitions.
 
-    def deploy(self, row: PipelineRow) -> None:
-        """Add or replace a definition."""
-        with self._session() as session:
-            session.merge(row)
+    def pipelines(self) -> list[PipelineDefinition]:
+        """All, by name. Raises whatever is wrong with one of them."""
+        with self.engine.connect() as connection:
+            snapshot = Snapshot(connection)
+            desired = snapshot.all(DESIRED)
+            return [_definition(name, body, desired.get(name)) for name, body in snapshot.all(PIPELINE).items()]
 
-    def pipelines(self) -> list[PipelineRow]:
-        """All, by name."""
-        with self._session() as session:
-            return list(session.scalars(select(PipelineRow).order_by(PipelineRow.name)))
+    def pipeline_names(self) -> list[str]:
+        """Names alone: for them no definition has to be readable."""
+        with self.engine.connect() as connection:
+            return Snapshot(connection).names(PIPELINE)
 
-    def pipeline(self, name: str) -> PipelineRow:
+    def pipeline(self, name: str) -> PipelineDefinition:
         """One. Raises `InvalidInput` with the names that exist."""
-        with self._session() as session:
-            row = session.get(PipelineRow, name)
-        if row is None:
-            known = ", ".join(p.name for p in self.pipelines()) or "none is deployed"
-            raise InvalidInput(
-                "pipeline is not deployed", pipeline=name, deployed=known, hint="run `rollforward deploy`"
-            )
-        return row
+        found = self.find(name)
+        if found is None:
+            raise unknown_pipeline(name, self.pipeline_names())
+        return found
 
-    def find(self, name: str) -> PipelineRow | None:
+    def find(self, name: str) -> PipelineDefinition | None:
         """One, or None."""
-        with self._session() as session:
-            return session.get(PipelineRow, name)
-
-    def set_desired(self, name: str, desired: str) -> None:
-        """What people want: running or stopped."""
-        with self._session() as session:
-            row = session.get(PipelineRow, name)
-            if row is None:
-                raise InvalidInput("pipeline is not deployed", pipeline=name)
-            row.desired = desired
+        with self.engine.connect() as connection:
+            snapshot = Snapshot(connection)
+            body = snapshot.get(PIPELINE, name)
+            return None if body is None else _definition(name, body, snapshot.get(DESIRED, name))
 
     # Drivers.
 
@@ -222,8 +204,6 @@ class Registry:
             return list(session.scalars(wanted.order_by(RecoveryRow.id)))
 
 
-def _wal(connection: Any, _record: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
+def _definition(name: str, body: dict[str, Any], desired: dict[str, Any] | None) -> PipelineDefinition:
+    fields = {field: body[field] for field in ("sql", "sources", "queries", "deployed_at")}
+    return PipelineDefinition(name=name, **fields, desired=(desired or {}).get("state", STOPPED))

@@ -31,7 +31,10 @@ class Settings(BaseSettings):
         {}, repr=False, description="librdkafka settings for every client, e.g. security.protocol"
     )
     state_dir: Path | None = Field(None, description="local stores; default: <home>/state")
-    metastore_url: str = Field("", description="SQLAlchemy URL; default: sqlite in <home>")
+    service: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,100}$")] = Field(
+        "default", description="name of this service: of its command topic, and the transactional id of its writers"
+    )
+    metastore_url: str = Field("", description="SQLAlchemy URL of the metastore's database; default: sqlite in <home>")
     spark_master: str = Field("local[2]", description="Spark master; local[n] with n no larger than the cores")
     spark_conf: dict[str, str] = Field({}, description="Spark settings, laid over ours")
     spark_driver_memory: str = Field("1g", description="heap of the driver's JVM")
@@ -101,7 +104,7 @@ class Settings(BaseSettings):
 
     @property
     def metastore(self) -> str:
-        """SQLAlchemy URL of definitions and run states."""
+        """SQLAlchemy URL of the metastore's projection and of what drivers report."""
         return self.metastore_url or f"sqlite:///{self.home / 'metastore.db'}"
 
     def snapshot_config(self) -> SnapshotConfig | None:

@@ -1,7 +1,7 @@
-"""Named points between the steps of a protocol, where a test may kill the process.
+"""Named points between the steps of a protocol, where a test may kill or stop the process.
 
 A point is armed by a file of its name in the folder `ROLLFORWARD_FAILPOINTS` names; the file holds how often to pass
-before firing. Reaching an armed point takes the file away first, so a point fires once however many processes reach
+before firing, and the signal. Reaching an armed point takes the file away first, so a point fires once however many processes reach
 it and however often they are restarted. Without that variable a point costs one comparison.
 """
 
@@ -93,6 +93,21 @@ COLLECT_POINTS = (
     "collect.files-deleted",
 )
 ROLLBACK_POINTS = ("rollback.before-delete",)
+# In the order in which one statement meets them, then those of rarer work on the log.
+METASTORE_POINTS = (
+    "statement.before-init",
+    "statement.initialised",
+    "statement.begun",
+    "statement.caught-up",
+    "statement.validated",
+    "statement.produced",
+    "statement.committed",
+    "projection.before-write",
+    "projection.written",
+    "statement.applied",
+)
+CHECKPOINT_POINTS = ("checkpoint.part-sent", "checkpoint.sent", "checkpoint.committed", "checkpoint.trimmed")
+LOG_RESTORE_POINTS = ("restore.deleted", "restore.created", "restore.sent", "restore.committed")
 ALL_POINTS = (
     *SERVER_POINTS,
     *DRIVER_POINTS,
@@ -101,14 +116,20 @@ ALL_POINTS = (
     *RESTORE_POINTS,
     *COLLECT_POINTS,
     *ROLLBACK_POINTS,
+    *METASTORE_POINTS,
+    *CHECKPOINT_POINTS,
+    *LOG_RESTORE_POINTS,
 )
 
 
-def arm(folder: Path, name: str, *, passes: int = 0) -> None:
-    """Make the point `name` kill the process that reaches it for the `passes + 1`-th time."""
+def arm(folder: Path, name: str, *, passes: int = 0, with_signal: str = "SIGKILL") -> None:
+    """Make the point `name` send the signal to the process that reaches it for the `passes + 1`-th time.
+
+    SIGSTOP lets a test bring in a rival and then let the process go on (SIGCONT).
+    """
     if name not in ALL_POINTS:
         raise ValueError(f"no failpoint is named {name}")
-    (folder / name).write_text(str(passes))
+    (folder / name).write_text(f"{passes} {signal.Signals[with_signal].name}")
 
 
 def is_armed(folder: Path, name: str) -> bool:
@@ -117,16 +138,17 @@ def is_armed(folder: Path, name: str) -> bool:
 
 
 def reach(name: str) -> None:
-    """Kill this process with SIGKILL if the point is armed and its passes are used up."""
+    """Send this process the armed signal if the point is armed and its passes are used up."""
     if FOLDER is None:
         return
     point = Path(FOLDER, name)
     try:
-        passes = int(point.read_text())
+        count, name_of_signal = point.read_text().split()
+        passes = int(count)
     except (FileNotFoundError, ValueError):
         return
     if passes > 0:
-        point.write_text(str(passes - 1))
+        point.write_text(f"{passes - 1} {name_of_signal}")
         return
     point.unlink(missing_ok=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.Signals[name_of_signal])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from statestore.config import KafkaConfig
@@ -38,6 +38,8 @@ _PASSING = {
     ck.KafkaError._TRANSPORT,
     ck.KafkaError._ALL_BROKERS_DOWN,
     ck.KafkaError._TIMED_OUT,
+    # A broker that has just started knows a topic before it leads it.
+    ck.KafkaError._NOENT,
     ck.KafkaError.FENCED_LEADER_EPOCH,
     ck.KafkaError.UNKNOWN_LEADER_EPOCH,
     ck.KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -311,6 +313,12 @@ class Reader:
         where = ck.TopicPartition(topic, partition)
         return self._offset(where, OffsetSpec.earliest()), self._offset(where, OffsetSpec.latest())
 
+    def stable_end(self, topic: str, partition: int) -> int:
+        """The offset where the first open transaction begins; the log's end if none is open."""
+        where = ck.TopicPartition(topic, partition)
+        wanted = {where: OffsetSpec.latest()}
+        return list_offsets(self._admin, self._config, wanted, committed=True)[(topic, partition)]
+
     def _offset(self, where: ck.TopicPartition, which: OffsetSpec) -> int:
         return list_offsets(self._admin, self._config, {where: which})[(where.topic, where.partition)]
 
@@ -386,14 +394,19 @@ class OffsetsGone(RollforwardError):
 
 
 def list_offsets(
-    admin: AdminClient, config: KafkaConfig, wanted: Mapping[ck.TopicPartition, OffsetSpec]
+    admin: AdminClient,
+    config: KafkaConfig,
+    wanted: Mapping[ck.TopicPartition, OffsetSpec],
+    *,
+    committed: bool = False,
 ) -> dict[tuple[str, int], int]:
-    """Offsets as `read_uncommitted` sees them, keyed by topic and partition."""
+    """Offsets as `read_uncommitted` sees them, or `read_committed`, keyed by topic and partition."""
+    isolation = ck.IsolationLevel.READ_COMMITTED if committed else ck.IsolationLevel.READ_UNCOMMITTED
 
     def question() -> dict[tuple[str, int], int]:
         futures = admin.list_offsets(
             dict(wanted),
-            isolation_level=ck.IsolationLevel.READ_UNCOMMITTED,
+            isolation_level=isolation,
             request_timeout=config.request_timeout_s,
         )
         return {(where.topic, where.partition): future.result().offset for where, future in futures.items()}
@@ -471,6 +484,14 @@ class Admin:
             time.sleep(0.05)
         raise _unavailable("topic creation", "time-out", self._config, topic=name)
 
+    def await_gone(self, name: str) -> None:
+        """Return when the topic is deleted: that goes on after `delete` has returned."""
+        deadline = time.monotonic() + self._config.request_timeout_s
+        while self.describe([name]):
+            if time.monotonic() >= deadline:
+                raise _unavailable("topic deletion", "time-out", self._config, topic=name)
+            time.sleep(0.05)
+
     def delete(self, names: Sequence[str]) -> None:
         """Delete the topics that exist among `names`."""
         present = list(self.describe(names))
@@ -481,6 +502,51 @@ class Admin:
                 future.result()
             except ck.KafkaException as raised:
                 raise _unavailable("delete_topics", raised.args[0].str(), self._config, topic=name) from raised
+
+    def configure(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Set these settings of the topic, leaving its others."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+
+        def question() -> None:
+            futures = self._admin.incremental_alter_configs([resource], request_timeout=self._config.request_timeout_s)
+            futures[resource].result()
+
+        _ask(self._admin, self._config, "incremental_alter_configs", question, topic=topic)
+
+    def trim(self, topic: str, partition: int, *, before: int) -> None:
+        """Delete the records before this offset."""
+        where = ck.TopicPartition(topic, partition, before)
+
+        def question() -> None:
+            futures = self._admin.delete_records([where], request_timeout=self._config.request_timeout_s)
+            futures[where].result()
+
+        _ask(self._admin, self._config, "delete_records", question, topic=topic)
+
+    def groups(self) -> set[str]:
+        """Names of all consumer groups."""
+        timeout = self._config.request_timeout_s
+
+        def question() -> set[str]:
+            listed = self._admin.list_consumer_groups(request_timeout=timeout).result()
+            return {group.group_id for group in listed.valid}
+
+        return _ask(self._admin, self._config, "list_consumer_groups", question)
+
+    def delete_groups(self, names: Sequence[str]) -> None:
+        """Delete the groups that exist among `names`."""
+        present = sorted(set(names) & self.groups())
+        if not present:
+            return
+        timeout = self._config.request_timeout_s
+        for name, future in self._admin.delete_consumer_groups(present, request_timeout=timeout).items():
+            try:
+                future.result()
+            except ck.KafkaException as raised:
+                raise _unavailable("delete_consumer_groups", raised.args[0].str(), self._config, group=name) from raised
 
     def ends(self, topic: str, *, partitions: int) -> dict[int, int]:
         """The offset after the last record of every partition."""

@@ -51,9 +51,11 @@ def _checked(load: Callable[[], Settings]) -> Settings:
 
 @contextmanager
 def registry_of(settings: Settings) -> Iterator[Registry]:
-    """The registry, closed at the end."""
+    """The registry with what the log says now, closed at the end."""
+    from pipelines.metastore.embedded import refresh
     from pipelines.registry import Registry
 
+    refresh(settings)
     registry = Registry(settings.metastore)
     try:
         yield registry
@@ -64,6 +66,9 @@ def registry_of(settings: Settings) -> Iterator[Registry]:
 def has_registry(settings: Settings) -> bool:
     """Whether there may be a registry: looking for one must not create it."""
     prefix = "sqlite:///"
+    if settings.bootstrap_servers:
+        # What others have deployed is in Kafka.
+        return True
     return not settings.metastore.startswith(prefix) or Path(settings.metastore.removeprefix(prefix)).exists()
 
 

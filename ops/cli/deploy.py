@@ -29,8 +29,8 @@ def deploy(
     json: Json = False,
 ) -> None:
     """Check a file of SQL, create its topics, and register it as a pipeline."""
-    from pipelines.deploy import deploy as deploy_pipeline
     from pipelines.deploy import deployed_queries
+    from pipelines.metastore.embedded import deploy as deploy_pipeline
     from statestore.errors import InvalidInput
 
     try:

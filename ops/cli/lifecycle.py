@@ -46,11 +46,12 @@ AcceptLoss = Annotated[
 def start(pipeline: PipelineName, accept_loss: AcceptLoss = False, json: Json = False) -> None:
     """Make a pipeline run, now and after every failure."""
     from ops import control
+    from pipelines.metastore.embedded import want
     from pipelines.registry import RUNNING
 
     settings = settings_of_here()
     with registry_of(settings) as registry:
-        registry.set_desired(pipeline, RUNNING)
+        want(pipeline, RUNNING, settings, registry)
         with progress(f"Starting {pipeline}") as tell:
             pid = control.launch(settings, registry, pipeline, accept_loss=accept_loss, on_progress=tell)
     if json:
@@ -73,7 +74,7 @@ def stop(
     with registry_of(settings) as registry, progress(f"Stopping {pipeline}") as tell:
         registry.pipeline(pipeline)
         tell("driver", "finishes its batch")
-        stopped = control.stop(registry, pipeline, timeout_s=timeout)
+        stopped = control.stop(settings, registry, pipeline, timeout_s=timeout)
     if json:
         answer({"pipeline": pipeline, "stopped": stopped})
     else:

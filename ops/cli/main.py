@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import typer
 
-from ops.cli import demo, deploy, lifecycle, query, recover, snapshots, stack, verify
+from ops.cli import (
+    demo,
+    deploy,
+    drift,
+    drop,
+    lifecycle,
+    metastore,
+    query,
+    recover,
+    serve,
+    snapshots,
+    stack,
+    verify,
+)
 from ops.cli.guard import Guarded
 
 app = typer.Typer(
@@ -19,7 +32,20 @@ app = typer.Typer(
     "then [bold]rollforward start NAME[/]. All of it at once: [bold]rollforward demo[/].",
 )
 
-for group in (stack, deploy, lifecycle, query, recover, snapshots, verify, demo):
+for group in (
+    stack,
+    deploy,
+    lifecycle,
+    drop,
+    query,
+    recover,
+    snapshots,
+    verify,
+    drift,
+    metastore,
+    serve,
+    demo,
+):
     group.register(app)
 
 

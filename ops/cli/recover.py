@@ -84,12 +84,13 @@ def estimate(seconds: float | None) -> str | None:
 
 def _recover(pipeline: str, *, json: bool) -> None:
     from ops import control
+    from pipelines.metastore.embedded import want
     from pipelines.registry import RUNNING
 
     settings = settings_of_here()
     since = time.time()
     with registry_of(settings) as registry:
-        registry.set_desired(pipeline, RUNNING)
+        want(pipeline, RUNNING, settings, registry)
         before = control.status(registry, pipeline)
         with progress(f"Recovering {pipeline}") as tell:
             if before.needs_recovery:

@@ -157,7 +157,7 @@ def stop_pipelines(settings: Settings, tell: Progress) -> list[str]:
             driver = registry.driver(row.name)
             if driver is not None and control.is_alive(driver):
                 tell(row.name, f"driver {driver.pid} finishes its batch")
-            if control.stop(registry, row.name):
+            if control.end_driver(registry, row.name):
                 stopped.append(row.name)
     return stopped
 
@@ -165,9 +165,15 @@ def stop_pipelines(settings: Settings, tell: Progress) -> list[str]:
 def _await_launch(settings: Settings, registry: Registry, name: str, tell: Progress) -> None:
     """Let a driver that is being started come up: before it is in the registry nobody could end it."""
     from ops import control
+    from pipelines.metastore.embedded import want
     from pipelines.registry import STOPPED
+    from statestore.errors import Unavailable, Unrecoverable
 
-    registry.set_desired(name, STOPPED)
+    try:
+        want(name, STOPPED, settings, registry)
+    except (Unavailable, Unrecoverable) as error:
+        # Nothing is to be left running, whatever the log says of it later.
+        tell(name, f"is ended, but the metastore still wants it to run: {error.message}")
     deadline = time.monotonic() + LAUNCH_S
     while control.is_launching(settings, name) and time.monotonic() < deadline:
         tell(name, "its driver is being started, waiting for it")

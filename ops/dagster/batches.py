@@ -21,7 +21,7 @@ from typing import Any
 
 import dagster as dg
 
-from ops.dagster.deployed import newest_batch_id, opened, pipeline_names
+from ops.dagster.deployed import newest_batch_id, opened
 from ops.dagster.keys import PipelineKeys, pipeline_keys
 from ops.environment import settings_now
 from pipelines.registry import BatchRow, Registry
@@ -117,7 +117,7 @@ def _row_id(event: dg.AssetObservation) -> int:
 def _keys(registry: Registry, settings: Settings) -> dict[str, PipelineKeys]:
     """Keys of what is deployed. Only names are read, so that a broken row or plan takes nothing from the others."""
     found = {}
-    for name in pipeline_names(settings):
+    for name in registry.pipeline_names():
         try:
             queries = [str(json.loads(query["plan"])["name"]) for query in registry.pipeline(name).queries]
         except (ValueError, KeyError, TypeError):

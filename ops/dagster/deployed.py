@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, create_engine, func, select
 
+from pipelines.metastore.embedded import refresh
 from pipelines.plan import Query, query_from_json
-from pipelines.registry import BatchRow, PipelineRow, Registry
+from pipelines.registry import BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings
 
 
@@ -39,24 +40,26 @@ def opened(settings: Settings) -> Iterator[Registry]:
         yield registry
 
 
+@contextmanager
+def current(settings: Settings) -> Iterator[Registry]:
+    """The registry with what the log says now, or said when Kafka was last there."""
+    refresh(settings)
+    with opened(settings) as registry:
+        yield registry
+
+
 def read_deployed(settings: Settings) -> tuple[list[Deployed], list[Broken]]:
     """All pipelines, by name. An empty or missing metastore has none. Raises SQLAlchemyError if it cannot be opened."""
     good: list[Deployed] = []
     bad: list[Broken] = []
-    with opened(settings) as registry:
-        for name in pipeline_names(settings):
+    with current(settings) as registry:
+        for name in registry.pipeline_names():
             try:
                 row = registry.pipeline(name)
                 good.append(deployed(row))
             except Exception as error:  # Whatever a damaged row makes of itself is shown, never raised.
                 bad.append(Broken(name, f"{type(error).__name__}: {error}"))
     return good, bad
-
-
-def pipeline_names(settings: Settings) -> list[str]:
-    """Names alone: to load them, no row has to be readable."""
-    with _connected(settings) as connection:
-        return [str(name) for name in connection.scalars(select(PipelineRow.name).order_by(PipelineRow.name))]
 
 
 def newest_batch_id(settings: Settings) -> int:
@@ -75,7 +78,7 @@ def _connected(settings: Settings) -> Iterator[Connection]:
         engine.dispose()
 
 
-def deployed(row: PipelineRow) -> Deployed:
+def deployed(row: PipelineDefinition) -> Deployed:
     """A row's definition. Raises whatever is wrong with it."""
     return Deployed(
         name=row.name,

@@ -11,11 +11,12 @@ import dagster as dg
 from pydantic import Field
 
 from ops import control
-from ops.dagster.deployed import opened
+from ops.dagster.deployed import current
 from ops.dagster.failure import told_to_dagster
 from ops.dagster.recovery import Watcher, recover
 from ops.dagster.runs import take_run
 from ops.environment import settings_now
+from pipelines.metastore.embedded import want
 from pipelines.registry import RUNNING, STOPPED
 
 LAUNCH_OP, STOP_OP, RECOVER_OP = "launch", "stop", "recover"
@@ -58,13 +59,13 @@ class RecoverConfig(PipelineConfig):
 def launch(context: dg.OpExecutionContext, config: LaunchConfig) -> dict[str, Any]:
     """A driver that runs already is left alone. Makes `running` the desired state."""
     take_run(context, config.pipeline)
-    with told_to_dagster(), opened(settings_now()) as registry:
+    with told_to_dagster(), current(settings_now()) as registry:
         desired = registry.pipeline(config.pipeline).desired
         if config.only_if_desired and desired != RUNNING:
             context.log.info(f"nothing done: {config.pipeline} is not desired to run any more")
             return {"pipeline": config.pipeline, "skipped": True}
         context.log.info(f"starting {config.pipeline}: {config.reason or 'asked for by a person'}")
-        registry.set_desired(config.pipeline, RUNNING)
+        want(config.pipeline, RUNNING, settings_now(), registry)
         watcher = Watcher(context.log.info, registry, config.pipeline)
         pid = control.launch(settings_now(), registry, config.pipeline, timeout_s=config.timeout_s, on_progress=watcher)
         watcher.poll()
@@ -77,13 +78,13 @@ def launch(context: dg.OpExecutionContext, config: LaunchConfig) -> dict[str, An
 def stop(context: dg.OpExecutionContext, config: StopConfig) -> dict[str, Any]:
     """Makes `stopped` the desired state. A driver that does not end in time is killed, which loses nothing."""
     take_run(context, config.pipeline)
-    with told_to_dagster(), opened(settings_now()) as registry:
+    with told_to_dagster(), current(settings_now()) as registry:
         desired = registry.pipeline(config.pipeline).desired
         if config.only_if_desired and desired != STOPPED:
             context.log.info(f"nothing done: {config.pipeline} is desired to run again")
             return {"pipeline": config.pipeline, "skipped": True}
         context.log.info(f"stopping {config.pipeline}: {config.reason or 'asked for by a person'}")
-        was_running = control.stop(registry, config.pipeline, timeout_s=config.timeout_s)
+        was_running = control.stop(settings_now(), registry, config.pipeline, timeout_s=config.timeout_s)
         context.log.info("stopped" if was_running else "no driver was running")
         return {"pipeline": config.pipeline, "was_running": was_running}
 

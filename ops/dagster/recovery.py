@@ -19,7 +19,7 @@ from typing import Any
 import dagster as dg
 
 from ops import control
-from ops.dagster.deployed import deployed, opened
+from ops.dagster.deployed import current, deployed
 from ops.dagster.findings import (
     end_remains,
     look,
@@ -30,6 +30,7 @@ from ops.dagster.findings import (
 )
 from ops.dagster.keys import pipeline_keys
 from ops.environment import settings_now
+from pipelines.metastore.embedded import want
 from pipelines.registry import RUNNING, Registry
 from pipelines.settings import Settings
 from statestore.errors import RollforwardError
@@ -84,7 +85,7 @@ def recover(
     """Steps 1 to 5; with `dry_run` 1 and 2 alone. Raises our own errors; the driver may be coming up all the same."""
     settings = settings_now()
     detected = detected_at or time.time()
-    with opened(settings) as registry:
+    with current(settings) as registry:
         findings = look(settings, registry, pipeline)
         context.log.info(
             f"recovering {pipeline}: {reason or findings.status.needs_recovery or 'asked for by a person'}"
@@ -101,7 +102,7 @@ def recover(
         for pid in end_remains(findings):
             context.log.info(f"ended what the dead driver left: pid {pid}")
         watcher = Watcher(context.log.info, registry, pipeline)
-        registry.set_desired(pipeline, RUNNING)
+        want(pipeline, RUNNING, settings, registry)
         pid = control.launch(settings, registry, pipeline, timeout_s=timeout_s, on_progress=watcher)
         watcher.poll()
         seconds = seconds_since(detected)

@@ -23,7 +23,8 @@ from ops.dagster.reload import reload_definitions
 from ops.demo import compare, expected, flights
 from ops.demo.show import Show, Step
 from ops.demo.watch import Memory, MemoryWatch, Watch, wait_for
-from pipelines.deploy import deploy, deployed_queries
+from pipelines.deploy import deployed_queries
+from pipelines.metastore.embedded import deploy, want
 from pipelines.query import StoreReader
 from pipelines.registry import RUNNING, RecoveryRow, Registry
 from pipelines.settings import Settings, load_settings
@@ -114,7 +115,7 @@ class _Story:
         queries = self._deploy()
         watch = Watch(PIPELINE, queries, self._settings, self._registry)
         with self._show.step("Ask for the pipeline to run, and read the flights meanwhile") as step:
-            self._registry.set_desired(PIPELINE, RUNNING)
+            want(PIPELINE, RUNNING, self._settings, self._registry)
             data = flights.load_flights()
             replay = flights.Replay(self._config, flights.records(data), seconds=replay_s)
             step.result = f"{len(data):,} flights that left New York City in 2013"

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sqlalchemy.orm.attributes import flag_modified
 
 from infra.stack import Stack
-from pipelines.deploy import deploy as deploy_sql
+from pipelines.metastore.embedded import deploy as deploy_sql
 from pipelines.plan import query_from_json, query_to_json
 from pipelines.registry import Registry
 from pipelines.settings import Settings
@@ -26,6 +25,7 @@ from statestore.kafka import Reader
 from statestore.server import EXIT_FENCED
 from tests.crash.conftest import Start
 from tests.support.feed import SQL, Feed, read_topic
+from tests.support.metastore import replace_plan
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.stores import all_differences, store_differences
 
@@ -35,9 +35,8 @@ def with_poison(pipeline: PipelineUnderTest) -> None:
     row = pipeline.registry.pipeline(pipeline.name)
     query = query_from_json(row.queries[0]["plan"])
     poisoned = replace(query, having="if(`AUCTION` = 13, raise_error('poison'), true)")
-    row.queries[0]["plan"] = query_to_json(poisoned)
-    flag_modified(row, "queries")
-    pipeline.registry.deploy(row)
+    queries = [{**row.queries[0], "plan": query_to_json(poisoned)}, *row.queries[1:]]
+    replace_plan(pipeline.registry.engine, pipeline.name, queries)
 
 
 @pytest.mark.parametrize("canary", ["", "part_of_a_task_committed"])

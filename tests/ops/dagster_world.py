@@ -5,17 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
 import psutil
 import pytest
-from sqlalchemy import create_engine, text
 
+from ops.environment import settings_now
+from pipelines.metastore.embedded import metastore
 from pipelines.plan import query_to_json
-from pipelines.registry import RUNNING, STOPPED, BatchRow, PipelineRow, Registry
+from pipelines.registry import RUNNING, STOPPED, BatchRow, Registry
 from pipelines.sql import parse_pipeline
+from tests.support.metastore import LocalLog, spoil
 
 SQL = """
 CREATE STREAM events (city VARCHAR, amount INT) WITH (kafka_topic = '{topic}', value_format = 'json');
@@ -28,6 +31,7 @@ class World:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.service = f"t{uuid.uuid4().hex}"
         self.url = f"sqlite:///{home / 'metastore.db'}"
         self._registry: Registry | None = None
 
@@ -37,12 +41,17 @@ class World:
         self._registry = self._registry or Registry(self.url)
         return self._registry
 
+    @property
+    def log(self) -> LocalLog:
+        """Where definitions are written."""
+        return LocalLog(self.registry.engine, self.service)
+
     def deploy(self, name: str, *, topic: str = "events", table: str = "cities", desired: str = STOPPED) -> None:
         """What a deploy leaves in the metastore."""
         sql = SQL.format(topic=topic, table=table)
         parsed = parse_pipeline(sql, pipeline=name)
-        row = PipelineRow(
-            name=name,
+        self.log.define(
+            name,
             sql=sql,
             sources=[{"name": source.name, "topic": source.topic} for source in parsed.sources],
             queries=[
@@ -50,18 +59,17 @@ class World:
                 for query in parsed.queries
             ],
             desired=desired,
-            deployed_at=1_700_000_000.0,
         )
-        self.registry.deploy(row)
+
+    def connect(self, kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Put what is deployed into a command log on this broker, for statements that have to be written."""
+        monkeypatch.setenv("ROLLFORWARD_BOOTSTRAP_SERVERS", kafka)
+        with metastore(settings_now()) as opened:
+            opened.restore_from_here()
 
     def spoil(self, name: str, queries: str) -> None:
         """Overwrite a pipeline's queries with other text."""
-        assert self.registry.find(name) is not None
-        engine = create_engine(self.url)
-        with engine.begin() as connection:
-            change = text("UPDATE pipelines SET queries = :queries WHERE name = :name")
-            connection.execute(change, {"queries": queries, "name": name})
-        engine.dispose()
+        spoil(self.registry.engine, name, queries)
 
     def add_batches(self, pipeline: str, count: int, *, first: int = 0, query: str = "cities") -> None:
         """Finished batches, the newest an hour old."""
@@ -86,7 +94,7 @@ class World:
 
     def driver_row(self, pipeline: str, process: psutil.Process, *, state: str = "running", error: str = "") -> None:
         """The row of a driver that is the given process."""
-        self.registry.set_desired(pipeline, RUNNING)
+        self.log.desire(pipeline, RUNNING)
         created = process.create_time()
         self.registry.driver_started(pipeline, pid=process.pid, process_started=created, host="here")
         self.registry.driver_seen(pipeline, pid=process.pid, state=state, error=error)
@@ -108,7 +116,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("ROLLFORWARD_CONFIG", str(tmp_path / "none.toml"))
     for name in ("ROLLFORWARD_BOOTSTRAP_SERVERS", "ROLLFORWARD_METASTORE_URL"):
         monkeypatch.delenv(name, raising=False)
-    yield World(home)
+    world = World(home)
+    monkeypatch.setenv("ROLLFORWARD_SERVICE", world.service)
+    yield world
 
 
 @pytest.fixture

@@ -13,11 +13,27 @@ from typer.testing import CliRunner, Result
 from infra.errors import StartFailed
 from ops.cli import guard, stack
 from ops.cli.main import app
-from pipelines.registry import PipelineRow, Registry
+from pipelines.registry import Registry
 from pipelines.sql import SqlError
 from statestore.errors import InvalidConfig, Unavailable
+from tests.support.metastore import LocalLog
 
-COMMANDS = ["up", "status", "down", "deploy", "start", "stop", "run", "logs", "query", "recover", "demo"]
+COMMANDS = [
+    "up",
+    "status",
+    "down",
+    "deploy",
+    "start",
+    "stop",
+    "run",
+    "logs",
+    "query",
+    "recover",
+    "demo",
+    "drop",
+    "drift",
+    "serve",
+]
 # Commands that name a pipeline or a store which nobody has deployed.
 UNKNOWN = [
     ["start", "nope"],
@@ -25,6 +41,7 @@ UNKNOWN = [
     ["recover", "nope"],
     ["recover", "nope", "--dry-run"],
     ["query", "nope", "--all"],
+    ["drop", "nope"],
 ]
 
 
@@ -324,5 +341,5 @@ def test_secrets_of_kafka_are_not_printed(home: Path, monkeypatch: pytest.Monkey
 
 def _register(home: Path) -> None:
     registry = Registry(f"sqlite:///{home / 'metastore.db'}")
-    registry.deploy(PipelineRow(name="p", sql=SQL, sources=[], queries=[], deployed_at=0.0))
+    LocalLog(registry.engine).define("p", sql=SQL)
     registry.close()

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,12 @@ class Cli:
 
     def __init__(self, home: Path, bootstrap_servers: str) -> None:
         self._cwd = home
-        self._env = {**os.environ, "ROLLFORWARD_HOME": str(home), "ROLLFORWARD_BOOTSTRAP_SERVERS": bootstrap_servers}
+        self._env = {
+            **os.environ,
+            "ROLLFORWARD_HOME": str(home),
+            "ROLLFORWARD_BOOTSTRAP_SERVERS": bootstrap_servers,
+            "ROLLFORWARD_SERVICE": f"t{uuid.uuid4().hex}",
+        }
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "ops.cli.main", *words]

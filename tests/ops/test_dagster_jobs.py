@@ -101,9 +101,16 @@ def test_a_driver_that_runs_is_not_started_twice(
     assert result.output_for_node("launch") == {"pipeline": "sales", "pid": living_driver.pid}
 
 
-def test_stop_ends_the_driver(world: World, instance: dg.DagsterInstance, living_driver: psutil.Process) -> None:
+def test_stop_ends_the_driver(
+    world: World,
+    instance: dg.DagsterInstance,
+    living_driver: psutil.Process,
+    kafka: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world.deploy("sales")
     world.driver_row("sales", living_driver)
+    world.connect(kafka, monkeypatch)
     result = run(stop_pipeline, "stop", instance, pipeline="sales", timeout_s=10.0)
     assert result.output_for_node("stop") == {"pipeline": "sales", "was_running": True}
     assert world.registry.pipeline("sales").desired == STOPPED

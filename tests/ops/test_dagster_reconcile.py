@@ -50,7 +50,7 @@ def test_nothing_deployed_is_said(world: World, instance: dg.DagsterInstance) ->
 def test_a_stopped_pipeline_needs_nothing(world: World, instance: dg.DagsterInstance) -> None:
     world.deploy("sales")
     world.dead_driver("sales")
-    world.registry.set_desired("sales", STOPPED)
+    world.log.desire("sales", STOPPED)
     assert tick(instance).skip_reason == dg.SkipReason("sales is stopped, as desired")
 
 

@@ -7,14 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from ops.environment import driver_environment
-from pipelines.deploy import deploy
-from pipelines.registry import Registry
+from pipelines.metastore.embedded import deploy, want
+from pipelines.registry import RUNNING, Registry
 from pipelines.settings import Settings
 
 
@@ -26,7 +27,7 @@ class PipelineUnderTest:
         self.name = name
         self.registry = Registry(settings.metastore)
         deploy(sql, name, settings, self.registry)
-        self.registry.set_desired(name, "running")
+        want(name, RUNNING, settings, self.registry)
         self.environment = environment or {}
         self.log = settings.home / "driver.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -136,4 +137,6 @@ def _members(session: int) -> list[str]:
 def settings_for(home: Path, bootstrap: str, **overrides: object) -> Settings:
     """Settings of a test with its own home."""
     home.mkdir(parents=True, exist_ok=True)
+    # One broker serves many tests, and a service has one command log.
+    overrides.setdefault("service", f"t{uuid.uuid4().hex}")
     return Settings(home=home, bootstrap_servers=bootstrap, metastore_url="", **overrides)  # type: ignore[arg-type]

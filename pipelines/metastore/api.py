@@ -1,0 +1,261 @@
+"""The metastore over HTTP: statements in, definitions out, one process of any number.
+
+Every path but `/live`, `/ready`, `/docs` and `/openapi.json` wants `Authorization: Bearer <token>`. Errors are
+`{"error": {"kind", "message", "hint"}}`: 400 the statement or request is wrong, 401 the token, 404 there is no such
+thing, 409 the key was used for another statement, 503 try again, or degraded.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Annotated, Any
+
+import structlog
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, status
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, Field
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from swagger_ui_bundle import swagger_ui_path
+
+from pipelines.metastore.degraded import Fault
+from pipelines.metastore.service import Metastore
+from pipelines.metastore.statement import read_statement
+from pipelines.metastore.validate import DESIRED, PIPELINE, unknown_pipeline
+from pipelines.settings import Settings
+from pipelines.sql import SqlError
+from statestore.errors import InvalidConfig, InvalidInput, RollforwardError, Unavailable, Unrecoverable
+
+log = structlog.get_logger()
+FOLLOW_S = 0.5
+_bearer = HTTPBearer(auto_error=False, description="the token that `rollforward serve` names at its start")
+
+
+class StatementIn(BaseModel):
+    """A statement."""
+
+    statement: str = Field(description="SQL of a pipeline, or RESUME name; PAUSE name; DROP PIPELINE name;")
+    pipeline: str = Field("", description="name of the pipeline that the SQL is to become")
+
+
+class OutcomeOut(BaseModel):
+    """What became of a statement."""
+
+    key: str = Field(description="the idempotency key; ask for it, or send the statement again with it, without harm")
+    sequence: int | None = Field(description="number of its command in the log; null: there was nothing to change")
+    changed: bool
+    offset: int | None = Field(description="where it was written just now; null for a repeated or empty one")
+    repeated: bool = Field(description="an earlier sending with the same key had put it there")
+    applied: bool = Field(description="this server shows it already")
+    names: list[str] = Field(description="queries that it defines")
+
+
+class Service:
+    """A metastore that follows its log in a thread of its own, from `start` to `close`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.metastore = Metastore(settings)
+        self.restored = False
+        self.fault: Fault | None = None
+        self.error = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True, name="follower")
+
+    def start(self) -> None:
+        """Begin to restore and follow; returns at once."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._ended.set()
+        self._thread.join(timeout=10)
+        self.metastore.close()
+
+    def _follow(self) -> None:
+        while not self._ended.is_set():
+            self.look()
+            self._ended.wait(FOLLOW_S)
+
+    def look(self) -> None:
+        """One look at the log; what goes wrong is kept for `readiness`, and the next look may find it right."""
+        try:
+            self.fault = self.metastore.refresh() if self.restored else self.metastore.restore()
+            self.restored, self.error = True, ""
+        except (RollforwardError, SQLAlchemyError) as error:
+            self.error = str(error).splitlines()[0]
+            log.warning("log cannot be followed", service=self.metastore.service, error=self.error)
+
+    def readiness(self) -> dict[str, Any]:
+        """Whether statements can be accepted now, and if not why."""
+        ready = self.restored and self.fault is None and not self.error
+        found = None if self.fault is None else self.fault.to_json()
+        return {"ready": ready, "restored": self.restored, "degraded": found, "error": self.error or None}
+
+
+def create_app(settings: Settings, token: str) -> FastAPI:
+    """The application for one server process. The token is at least 16 characters."""
+    if len(token) < 16:
+        raise InvalidConfig("token is too short", length=len(token), hint="use at least 16 characters")
+    service = Service(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> Any:
+        service.start()
+        yield
+        service.close()
+
+    app = FastAPI(
+        title="Rollforward metastore",
+        description=f"Definitions of service `{settings.service}`: statements are written to a log in Kafka.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.service = service
+    app.mount("/static", StaticFiles(directory=str(swagger_ui_path)), name="static")
+    app.include_router(_open_routes(service))
+    app.include_router(_routes(service), dependencies=[Depends(_require(token))])
+    app.exception_handler(StarletteHTTPException)(_refused)
+    app.exception_handler(RequestValidationError)(_malformed)
+    app.exception_handler(RollforwardError)(_told)
+    app.exception_handler(SqlError)(_told)
+    app.exception_handler(SQLAlchemyError)(_told)
+    return app
+
+
+def _require(token: str) -> Callable[..., None]:
+    def check(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> None:
+        # Compared as bytes: text that is not ASCII would be an error.
+        if given is None or not secrets.compare_digest(given.credentials.encode(), token.encode()):
+            raise HTTPException(
+                status.HTTP_401_UNAUTHORIZED, "token is missing or wrong", {"WWW-Authenticate": "Bearer"}
+            )
+
+    return check
+
+
+def _open_routes(service: Service) -> APIRouter:
+    routes = APIRouter(tags=["health"])
+
+    @routes.get("/live", summary="The process answers")
+    def live() -> dict[str, bool]:
+        return {"live": True}
+
+    @routes.get("/ready", summary="Statements are accepted: 200, or 503 with the reason")
+    def ready() -> JSONResponse:
+        found = service.readiness()
+        return JSONResponse(found, 200 if found["ready"] else 503)
+
+    @routes.get("/docs", include_in_schema=False)
+    def docs() -> HTMLResponse:
+        # The page's own parts come from this server: it may stand where nothing else can be reached.
+        return get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title="Rollforward metastore",
+            swagger_js_url="static/swagger-ui-bundle.js",
+            swagger_css_url="static/swagger-ui.css",
+            swagger_favicon_url="static/favicon-32x32.png",
+        )
+
+    return routes
+
+
+def _routes(service: Service) -> APIRouter:
+    routes = APIRouter()
+    metastore = service.metastore
+
+    @routes.post("/statements", tags=["statements"], summary="Run a statement", response_model=OutcomeOut)
+    def execute(
+        body: StatementIn, idempotency_key: Annotated[str | None, Header(max_length=255)] = None
+    ) -> dict[str, Any]:
+        """Returns when the command is in the log. Send it again with the same key when no answer came."""
+        with _restored(service):
+            return metastore.execute(read_statement(body.statement, body.pipeline), idempotency_key).to_json()
+
+    @routes.get("/statements/{key:path}", tags=["statements"], summary="Learn whether a statement is in the log")
+    def outcome(key: str) -> dict[str, Any]:
+        """404: it is not, and no earlier sending will put it there."""
+        with _restored(service):
+            found = metastore.outcome(key)
+        if found is None:
+            raise HTTPException(404, "no statement with this key is in the log")
+        return found._asdict()
+
+    @routes.get("/pipelines", tags=["definitions"], summary="Every pipeline with its statements and desired state")
+    def pipelines() -> list[dict[str, Any]]:
+        with metastore.projection.snapshot() as snapshot:
+            desired = snapshot.all(DESIRED)
+            return [_pipeline(name, body, desired.get(name)) for name, body in snapshot.all(PIPELINE).items()]
+
+    @routes.get("/pipelines/{name}", tags=["definitions"], summary="One pipeline")
+    def pipeline(name: str) -> dict[str, Any]:
+        with metastore.projection.snapshot() as snapshot:
+            body = snapshot.get(PIPELINE, name)
+            if body is None:
+                raise HTTPException(404, unknown_pipeline(name, snapshot.names(PIPELINE)).message)
+            return _pipeline(name, body, snapshot.get(DESIRED, name))
+
+    @routes.get("/log", tags=["log"], summary="The newest commands, what was set aside, and where the log stands")
+    def about(newest: int = 100) -> dict[str, Any]:
+        return {
+            "service": metastore.service,
+            "topic": metastore.log.topic_name,
+            "sequence": metastore.projection.position().head.sequence,
+            "commands": [row._asdict() for row in metastore.projection.commands(newest=min(newest, 1_000))],
+            "set_aside": [row._asdict() for row in metastore.projection.set_aside()],
+            **service.readiness(),
+        }
+
+    @routes.post("/checkpoint", tags=["log"], summary="Replace the log's head by a checkpoint")
+    def checkpoint() -> dict[str, Any]:
+        with _restored(service):
+            return metastore.checkpoint().to_json()
+
+    return routes
+
+
+@contextmanager
+def _restored(service: Service) -> Iterator[None]:
+    """Statements wait for nobody: before the log is restored they are refused."""
+    if not service.restored:
+        raise Unavailable("log is being restored", error=service.error, hint="wait until /ready answers 200")
+    yield
+
+
+def _pipeline(name: str, body: dict[str, Any], desired: dict[str, Any] | None) -> dict[str, Any]:
+    return {"name": name, "desired": (desired or {}).get("state"), **body}
+
+
+async def _refused(_: Request, error: StarletteHTTPException) -> JSONResponse:
+    """A wrong token, path or name as an answer."""
+    return JSONResponse(_error("Refused", str(error.detail), ""), error.status_code, error.headers)
+
+
+async def _malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+    """A body or parameter that is not as documented."""
+    wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+    return JSONResponse(_error("InvalidInput", f"request is wrong: {wrong}", "see /docs"), 400)
+
+
+def _error(kind: str, message: str, hint: str) -> dict[str, Any]:
+    return {"error": {"kind": kind, "message": message, "hint": hint}}
+
+
+async def _told(_: Request, error: Exception) -> JSONResponse:
+    """An expected error as an answer."""
+    hint = str(getattr(error, "hint", "") or "")
+    message = str(error).removesuffix(f"; hint: {hint}").removesuffix(f"\n  hint: {hint}")
+    code = 400 if isinstance(error, InvalidInput | InvalidConfig | SqlError) else 503
+    if isinstance(error, InvalidInput) and "idempotency key was used" in message:
+        code = 409
+    if isinstance(error, SQLAlchemyError):
+        message = f"database does not answer error=`{str(getattr(error, 'orig', None) or error).splitlines()[0]}`"
+    kind = "MetastoreDegraded" if isinstance(error, Unrecoverable) else type(error).__name__
+    return JSONResponse(_error(kind, message, hint), code)

@@ -1,0 +1,72 @@
+"""A metastore inside of another process, for as long as one statement or one look: nothing but Kafka is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from pipelines.metastore.degraded import Fault
+from pipelines.metastore.statement import Statement, deploy_script, start_pipeline, stop_pipeline
+from pipelines.metastore.validate import RUNNING, check
+from pipelines.registry import PipelineDefinition, Registry
+from pipelines.settings import Settings
+from statestore.errors import Unavailable
+
+if TYPE_CHECKING:
+    from pipelines.metastore.service import Metastore, Outcome
+
+log = structlog.get_logger()
+# A look must not keep a person waiting for a broker that is away: what was applied before is shown.
+LOOK_TIMEOUT_S = 3.0
+
+
+@contextmanager
+def metastore(settings: Settings) -> Iterator[Metastore]:
+    """Opened and closed."""
+    # Kafka's library is loaded only where there is a log to look at.
+    from pipelines.metastore.service import Metastore
+
+    opened = Metastore(settings)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def execute(statement: Statement, settings: Settings, key: str | None = None) -> Outcome:
+    """Run one statement."""
+    # A wrong one is refused even where there is no Kafka.
+    check(statement, settings.tasks)
+    with metastore(settings) as opened:
+        return opened.execute(statement, key)
+
+
+def deploy(sql: str, pipeline: str, settings: Settings, registry: Registry) -> tuple[PipelineDefinition, bool]:
+    """Deploy a script; gives the definition and whether it changed anything. Raises as `Metastore.execute` does."""
+    outcome = execute(deploy_script(sql, pipeline), settings)
+    return registry.pipeline(pipeline), outcome.changed
+
+
+def want(pipeline: str, desired: str, settings: Settings, registry: Registry) -> bool:
+    """Make the pipeline run or stop; False, and nothing is written, if the log's last word was the same."""
+    refresh(settings)
+    if registry.pipeline(pipeline).desired == desired:
+        return False
+    statement = start_pipeline(pipeline) if desired == RUNNING else stop_pipeline(pipeline)
+    return execute(statement, settings).changed
+
+
+def refresh(settings: Settings) -> Fault | None:
+    """Bring the projection up to the log, if Kafka is configured and answers soon; gives why the log is not trusted."""
+    if not settings.bootstrap_servers:
+        return None
+    quick = settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
+    try:
+        with metastore(quick) as opened:
+            return opened.refresh()
+    except Unavailable as error:
+        log.warning("metastore is read as it was last seen", error=str(error))
+        return None

@@ -1,0 +1,387 @@
+"""The metastore of one service, in this process: reads the log, accepts statements, writes commands.
+
+A statement's way, numbered as in `Metastore._attempt`:
+
+    1  a new producer with the service's transactional id
+    2  init: every other writer is fenced, an open transaction of theirs ends
+    3  begin
+    4  the log's end offset: nothing can follow it now without fencing this writer
+    5  wait until the projection has applied everything before it
+    6  validate against that snapshot
+    7  produce the command
+    8  commit: refused if another writer has come in between, and then everything begins again
+
+Nothing but Kafka and a database is needed: a command of the command line does all of it and ends. `rollforward serve`
+does it for others over HTTP.
+
+A client that does not hear the answer asks for its idempotency key, or sends the statement again with it: after step 2
+nothing of that key is under way, so after step 5 it is in the log or will never be.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+from sqlalchemy import Engine
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from pipelines.database import open_database
+from pipelines.deploy import KafkaWorld
+from pipelines.metastore import backup
+from pipelines.metastore.backup import Backup
+from pipelines.metastore.checkpoint import checkpoint_values
+from pipelines.metastore.command import CHECKPOINT, Command, Head, Unreadable, decode, encode
+from pipelines.metastore.degraded import Fault, Reason
+from pipelines.metastore.follower import Follower
+from pipelines.metastore.log import VALUE_BYTES_MAX, CommandLog
+from pipelines.metastore.projection import Position, Projection
+from pipelines.metastore.rows import Applied
+from pipelines.metastore.statement import DROP, Statement, require_key
+from pipelines.metastore.validate import DROPPED, Accepted, World, check, validate
+from pipelines.settings import Settings
+from statestore.errors import InvalidInput, InvariantBroken, Unavailable
+from statestore.failpoints import reach
+from statestore.kafka import ProducerFatal, TransactionAborted, TransactionalProducer
+
+log = structlog.get_logger()
+Answer = TypeVar("Answer")
+ATTEMPTS = 12
+_WAIT_MAX_S = 3.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a statement.
+
+    `sequence` is its command's number in the log, None if it had nothing to change; `offset` is where it was written just
+    now. `repeated`: an earlier sending with the same key had put it there. `applied`: this machine's projection shows it.
+    """
+
+    key: str
+    sequence: int | None
+    changed: bool
+    offset: int | None = None
+    repeated: bool = False
+    applied: bool = True
+    names: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+class _OutcomeUnknown(Exception):
+    """The commit was sent and not answered: only the next `init` tells."""
+
+
+class Metastore:
+    """Open it, use it, `close` it. Threads may share it; one at a time writes."""
+
+    def __init__(self, settings: Settings, engine: Engine | None = None, *, world: World | None = None) -> None:
+        config = settings.kafka_config()
+        self.service = settings.service
+        self._own_engine = engine is None
+        self._engine = engine or open_database(settings.metastore)
+        self.log = CommandLog(config, settings.service, replication=settings.replication_factor)
+        self.projection = Projection(self._engine, settings.service)
+        self._follower = Follower(self.log, self.projection)
+        self._world = world or KafkaWorld(settings)
+        self._writing = threading.Lock()
+
+    def close(self) -> None:
+        """Release the database."""
+        if self._own_engine:
+            self._engine.dispose()
+
+    # Reading.
+
+    def refresh(self) -> Fault | None:
+        """Apply what the log has; gives why it cannot be trusted, if so. Raises `Unavailable` without Kafka."""
+        return self._follower.catch_up()
+
+    def restore(self) -> Fault | None:
+        """At the start of a service: make the log if this is a new one, and apply all of it."""
+        if self.log.topic() is None and not self.projection.position().topic_id:
+            self.log.create()
+        return self.refresh()
+
+    def outcome(self, key: str) -> Applied | None:
+        """The command with this idempotency key, or None if it is not in the log and never will be by what was sent.
+
+        Fences whoever is writing, so nothing is under way. Raises `MetastoreDegraded`, `Unavailable`.
+        """
+        return self._retried(lambda: self._look(require_key(key)))
+
+    def _look(self, key: str) -> Applied | None:
+        with self._writing:
+            producer = self.log.producer()
+            try:
+                producer.init()
+                self._require_current()
+                return self.projection.command(key)
+            finally:
+                producer.close()
+
+    def _require_current(self) -> Position:
+        """Apply everything before now. Raises `MetastoreDegraded`."""
+        fault = self._follower.catch_up(to=self.log.bounds()[1])
+        if fault is not None:
+            raise fault.error(self.log.topic_name)
+        return self.projection.position()
+
+    # Writing.
+
+    def execute(self, statement: Statement, key: str | None = None) -> Outcome:
+        """Put the statement into the log and apply it, or raise what is wrong with it.
+
+        `key` makes sending it again harmless. Raises `SqlError`, `InvalidInput`, `InvalidConfig` for a refused
+        statement, `MetastoreDegraded`, and `Unavailable` with the key when its fate could not be learnt or other
+        writers were always faster.
+        """
+        key = require_key(key or uuid.uuid4().hex)
+        check(statement, self._world.default_tasks)
+        outcome = self._shown(self._retried(lambda: self._attempt(statement, key), key))
+        if statement.kind == DROP and outcome.applied:
+            self.clean(statement.pipeline)
+        return outcome
+
+    def clean(self, pipeline: str) -> list[str]:
+        """Delete what the dropped pipeline left in Kafka; gives the names. Killed or failing, `drift` finds the rest."""
+        with self.projection.snapshot() as snapshot:
+            left = snapshot.get(DROPPED, pipeline)
+        if left is None:
+            return []
+        try:
+            return self._world.remove(left["topics"], left["groups"])
+        except Unavailable as error:
+            log.warning("what a dropped pipeline left could not be deleted", pipeline=pipeline, error=str(error))
+            return []
+
+    def _make_log(self) -> None:
+        if self.log.topic() is None:
+            fault = self.restore()
+            if fault is not None:
+                raise fault.error(self.log.topic_name)
+
+    def _shown(self, outcome: Outcome) -> Outcome:
+        """Apply the command here as well, as far as Kafka answers: it is committed in any case."""
+        try:
+            # The answer to a commit may come before readers see it.
+            self._follower.catch_up(to=0 if outcome.offset is None else outcome.offset + 1)
+        except Unavailable:
+            return Outcome(**{**outcome.to_json(), "applied": False})
+        reach("statement.applied")
+        return outcome
+
+    def _retried(self, attempt: Callable[[], Answer], key: str = "") -> Answer:
+        """Run it again while other writers come in between, with growing random waits."""
+        again = Retrying(
+            retry=retry_if_exception_type((ProducerFatal, TransactionAborted, _OutcomeUnknown)),
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.05, max=_WAIT_MAX_S),
+            retry_error_callback=lambda state: _gave_up(state, key),
+        )
+        try:
+            return again(attempt)
+        except Unavailable as error:
+            if not key or "key" in error.fields:
+                raise
+            hint = "send it again with the same idempotency key when that is put right"
+            raise Unavailable(error.message, **error.fields, key=key, hint=f"{error.hint}; {hint}") from error
+
+    def _attempt(self, statement: Statement, key: str) -> Outcome:
+        """One run of the protocol; the numbers are those above."""
+        self._make_log()
+        with self._writing:
+            reach("statement.before-init")
+            producer = self.log.producer()  # 1
+            try:
+                producer.init()  # 2
+                reach("statement.initialised")
+                producer.begin()  # 3
+                reach("statement.begun")
+                return self._in_transaction(producer, statement, key)
+            finally:
+                producer.close()
+
+    def _in_transaction(self, producer: TransactionalProducer, statement: Statement, key: str) -> Outcome:
+        try:
+            position = self._require_current()  # 4, 5
+            reach("statement.caught-up")
+            known = self.projection.command(key)
+            if known is not None:
+                producer.abort()
+                return _repeated(known, statement)
+            with self.projection.snapshot() as snapshot:
+                accepted = validate(statement, snapshot, self._world)  # 6
+            reach("statement.validated")
+        except (ProducerFatal, TransactionAborted):
+            raise
+        except Exception:
+            self._abort(producer)
+            raise
+        if not accepted.changes:
+            producer.abort()
+            return Outcome(key, None, changed=False, names=accepted.names)
+        offset = self._commit(producer, [_encoded(statement, accepted, position.head, key)], key)
+        return Outcome(key, position.head.sequence, changed=True, offset=offset, names=accepted.names)
+
+    def _abort(self, producer: TransactionalProducer) -> None:
+        """End the transaction for readers. If that fails the next `init` of anybody ends it."""
+        try:
+            producer.abort()
+        except (ProducerFatal, TransactionAborted, Unavailable):
+            return
+
+    def _commit(
+        self, producer: TransactionalProducer, values: list[bytes], key: str, *, kind: str = "statement"
+    ) -> int:
+        """Produce and commit; gives the offset of the last record."""
+        offsets: list[int] = []
+        for value in values:
+            self.log.produce(producer, value, key, offsets.append)  # 7
+            if kind == "checkpoint":
+                reach("checkpoint.part-sent")
+        producer.flush()
+        reach("statement.produced" if kind == "statement" else f"{kind}.sent")
+        try:
+            producer.commit()  # 8
+        except (Unavailable, ProducerFatal) as error:
+            raise _OutcomeUnknown(str(error)) from error
+        reach(f"{kind}.committed")
+        return offsets[-1]
+
+    # Compaction, backup.
+
+    def backup(self, path: Path) -> Backup:
+        """Save the log to a file, whatever state it is in. Raises `MetastoreDegraded` if there is none."""
+        return backup.save(self.log, self.service, path)
+
+    def restore_backup(self, path: Path) -> None:
+        """Replace the log by that of the file, and the projection with it."""
+        found = backup.load(path)
+        with self._writing:
+            backup.restore_file(self.log, self._follower, found, self.service)
+
+    def restore_from_here(self) -> None:
+        """Replace the log by a checkpoint of this machine's projection."""
+        with self._writing:
+            backup.restore_projection(self.log, self._follower, self.projection)
+
+    def rebuild(self) -> Fault | None:
+        """Replace the projection by what the log says; a log that lacks applied commands is refused."""
+        topic = self.log.topic()
+        if topic is None:
+            return Fault(Reason.MISSING)
+        return self._follower.rebuild(topic, *self.log.settled())
+
+    def checkpoint(self, key: str | None = None) -> Outcome:
+        """Write a checkpoint of everything and delete the commands before it. Raises as `execute` does."""
+        key = require_key(key or uuid.uuid4().hex)
+        outcome = self._retried(lambda: self._checkpoint(key), key)
+        outcome = self._shown(outcome)
+        self.trim()
+        return outcome
+
+    def _checkpoint(self, key: str) -> Outcome:
+        self._make_log()
+        with self._writing:
+            producer = self.log.producer()
+            try:
+                producer.init()
+                producer.begin()
+                position = self._require_current()
+                known = self.projection.command(key)
+                if known is not None:
+                    producer.abort()
+                    return Outcome(key, known.sequence, changed=True, repeated=True)
+                values = checkpoint_values(self.projection.rows(), position.head, key)
+                offset = self._commit(producer, values, key, kind="checkpoint")
+                return Outcome(key, position.head.sequence + len(values) - 1, changed=True, offset=offset)
+            finally:
+                producer.close()
+
+    def trim(self) -> int:
+        """Delete what the newest checkpoint has replaced; gives the log's first offset. Safe at any time and twice."""
+        start, end = self.log.settled()
+        at = newest_checkpoint(self.log, start, end)
+        if at is not None and at > start:
+            self.log.trim(before=at)
+            reach("checkpoint.trimmed")
+            # Whoever follows finds the log whole from there.
+            self._follower.catch_up()
+        return start if at is None else at
+
+
+def newest_checkpoint(log: CommandLog, start: int, end: int) -> int | None:
+    """Offset of the first part of the newest checkpoint."""
+    found = None
+    for record in log.read(start, end):
+        # Looking at every command's JSON would be most of the time.
+        if record.value and b'"checkpoint"' in record.value:
+            command = _checkpoint_part(record.value)
+            if command is not None and command.other.get("part") == 0:
+                found = record.offset
+    return found
+
+
+def _checkpoint_part(value: bytes) -> Command | None:
+    try:
+        command = decode(value)
+    except Unreadable:
+        return None
+    return command if command.kind == CHECKPOINT else None
+
+
+def _encoded(statement: Statement, accepted: Accepted, head: Head, key: str) -> bytes:
+    command = Command(
+        id=uuid.uuid4().hex,
+        key=key,
+        sequence=head.sequence,
+        previous=head.hash,
+        kind=statement.kind,
+        pipeline=statement.pipeline,
+        names=accepted.names or statement.names,
+        statement=statement.text,
+        changes=accepted.changes,
+        at_ms=int(time.time() * 1000),
+    )
+    value = encode(command)
+    if len(value) > VALUE_BYTES_MAX:
+        raise InvalidInput(
+            "statement is too large",
+            bytes=len(value),
+            bytes_max=VALUE_BYTES_MAX,
+            hint="split it into several pipelines",
+        )
+    if decode(value) != command:
+        # A command that does not read back would be set aside by everybody.
+        raise InvariantBroken("command does not read back as it was written", kind=command.kind)
+    return value
+
+
+def _repeated(known: Applied, statement: Statement) -> Outcome:
+    if (known.kind, known.pipeline, known.statement) != (statement.kind, statement.pipeline, statement.text):
+        raise InvalidInput(
+            "idempotency key was used for another statement", key=known.key, hint="give each statement a key of its own"
+        )
+    return Outcome(known.key, known.sequence, changed=True, repeated=True)
+
+
+def _gave_up(state: RetryCallState, key: str) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    unknown = isinstance(error, _OutcomeUnknown)
+    raise Unavailable(
+        "statement's fate is not known" if unknown else "statement could not be written: other writers were faster",
+        key=key,
+        attempts=state.attempt_number,
+        error=str(error),
+        hint="send it again with the same idempotency key",
+    ) from error

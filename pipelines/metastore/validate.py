@@ -1,0 +1,158 @@
+"""Whether a statement may follow everything before it, and what it then changes.
+
+`validate` is the one place that decides. It sees the definitions as they are after every earlier command; only when
+they allow the statement does it ask the world (Kafka's topics) and make what the definition needs there. What it gives
+is complete, so nothing is decided again when the command is replayed.
+
+Definitions by kind:
+
+    pipeline   <name>    {"sql", "sources": [{name, topic}], "queries": [{plan, batches_topic_id, changelog_topic_id}],
+                          "deployed_at"}
+    desired    <name>    {"state": "running" or "stopped"}
+    result     <topic>   {"pipeline"}: who alone writes this topic
+    dropped    <name>    {"topics": {topic: id}, "groups": […]}: what a dropped pipeline left and nobody needs
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pipelines import names
+from pipelines.metastore.command import Change, drop, put
+from pipelines.metastore.projection import Snapshot
+from pipelines.metastore.statement import DEPLOY, KINDS, START, STOP, Statement
+from pipelines.plan import Query, plan_hash, query_from_json
+from pipelines.sql import Pipeline, parse_pipeline
+from statestore.errors import InvalidInput
+
+PIPELINE, DESIRED, RESULT, DROPPED = "pipeline", "desired", "result", "dropped"
+RUNNING, STOPPED = "running", "stopped"
+
+
+class World(Protocol):
+    """What a definition needs outside of the metastore. Everything is safe to do twice."""
+
+    default_tasks: int
+
+    def require_sources(self, topics: list[str]) -> None:
+        """Raises `InvalidConfig` unless the topics exist."""
+
+    def create_topics(self, pipeline: str, query: Query) -> dict[str, str]:
+        """Make the query's topics; gives its plan and their ids, as the definition keeps them."""
+
+    def remove(self, topics: dict[str, str], groups: list[str]) -> list[str]:
+        """Delete the topics that still have the given ids, and the groups; gives the names of what was deleted."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The changes that an accepted statement makes. None: everything is already as it says, so nothing is written."""
+
+    changes: tuple[Change, ...]
+    names: tuple[str, ...] = ()
+
+
+def check(statement: Statement, default_tasks: int) -> None:
+    """Refuse what no snapshot could make right, before other writers are disturbed. Raises `SqlError`, `InvalidInput`."""
+    names.require_name(statement.pipeline, "pipeline")
+    if statement.kind not in KINDS:
+        raise InvalidInput("statement is of an unknown kind", kind=statement.kind, known=", ".join(KINDS))
+    if statement.kind == DEPLOY:
+        parse_pipeline(statement.text, pipeline=statement.pipeline, default_tasks=default_tasks)
+
+
+def validate(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
+    """Accept the statement, or raise `SqlError`, `InvalidInput` or `InvalidConfig`."""
+    check(statement, world.default_tasks)
+    if statement.kind == DEPLOY:
+        return _deploy(statement, snapshot, world)
+    if snapshot.get(PIPELINE, statement.pipeline) is None:
+        raise unknown_pipeline(statement.pipeline, snapshot.names(PIPELINE))
+    if statement.kind in (START, STOP):
+        return _desire(statement.pipeline, RUNNING if statement.kind == START else STOPPED, snapshot)
+    return _drop(statement.pipeline, snapshot)
+
+
+def unknown_pipeline(name: str, known: list[str]) -> InvalidInput:
+    """The error for a pipeline that is not there, with those that are."""
+    deployed = ", ".join(known) or "none is deployed"
+    return InvalidInput("pipeline is not deployed", pipeline=name, deployed=deployed, hint="run `rollforward deploy`")
+
+
+def _deploy(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
+    pipeline = statement.pipeline
+    parsed = parse_pipeline(statement.text, pipeline=pipeline, default_tasks=world.default_tasks)
+    for query in parsed.queries:
+        names.require_name(query.name, "query")
+    existing = snapshot.get(PIPELINE, pipeline)
+    if existing is not None:
+        if _hashes(existing) == [plan_hash(query) for query in parsed.queries]:
+            return Accepted(())
+        raise InvalidInput(
+            "pipeline is deployed with other statements", pipeline=pipeline, hint="deploy it under another name"
+        )
+    _require_free_results(parsed, snapshot)
+    world.require_sources([source.topic for source in parsed.sources])
+    return _deployed(statement, parsed, snapshot, world)
+
+
+def _deployed(statement: Statement, parsed: Pipeline, snapshot: Snapshot, world: World) -> Accepted:
+    left = snapshot.get(DROPPED, parsed.name)
+    if left is not None:
+        # A drop that was killed behind its commit: the new pipeline must not begin with that state.
+        world.remove(left["topics"], left["groups"])
+    body = {
+        "sql": statement.text,
+        "sources": [{"name": source.name, "topic": source.topic} for source in parsed.sources],
+        "queries": [world.create_topics(parsed.name, query) for query in parsed.queries],
+        "deployed_at": time.time(),
+    }
+    changes = [put(PIPELINE, parsed.name, body), put(DESIRED, parsed.name, {"state": STOPPED})]
+    changes += [put(RESULT, query.output_topic, {"pipeline": parsed.name}) for query in parsed.queries]
+    if left is not None:
+        changes.append(drop(DROPPED, parsed.name))
+    return Accepted(tuple(changes), tuple(query.name for query in parsed.queries))
+
+
+def _hashes(body: dict[str, Any]) -> list[str]:
+    return [plan_hash(query_from_json(query["plan"])) for query in body["queries"]]
+
+
+def _require_free_results(parsed: Pipeline, snapshot: Snapshot) -> None:
+    """Two writers of one topic would mix their results."""
+    for query in parsed.queries:
+        owner = snapshot.get(RESULT, query.output_topic)
+        if owner is not None and owner["pipeline"] != parsed.name:
+            raise InvalidInput(
+                "result topic belongs to another pipeline",
+                topic=query.output_topic,
+                pipeline=owner["pipeline"],
+                hint="choose another topic with kafka_topic",
+            )
+
+
+def _desire(pipeline: str, state: str, snapshot: Snapshot) -> Accepted:
+    now = snapshot.get(DESIRED, pipeline) or {}
+    return Accepted(() if now.get("state") == state else (put(DESIRED, pipeline, {**now, "state": state}),))
+
+
+def _drop(pipeline: str, snapshot: Snapshot) -> Accepted:
+    if (snapshot.get(DESIRED, pipeline) or {}).get("state") == RUNNING:
+        raise InvalidInput(
+            "pipeline is to run", pipeline=pipeline, hint=f"run `rollforward stop {pipeline}` before dropping it"
+        )
+    body = snapshot.get(PIPELINE, pipeline)
+    left: dict[str, Any] = {"topics": {}, "groups": []}
+    changes = [drop(PIPELINE, pipeline)]
+    if snapshot.get(DESIRED, pipeline) is not None:
+        changes.append(drop(DESIRED, pipeline))
+    for stored in body["queries"]:
+        query = query_from_json(stored["plan"])
+        left["topics"][names.batches_topic(pipeline, query.name)] = stored["batches_topic_id"]
+        left["topics"][names.changelog_topic(pipeline, query.store)] = stored["changelog_topic_id"]
+        left["groups"].append(names.group(pipeline, query.name))
+        if snapshot.get(RESULT, query.output_topic) is not None:
+            changes.append(drop(RESULT, query.output_topic))
+    return Accepted((*changes, put(DROPPED, pipeline, left)))

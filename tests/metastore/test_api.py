@@ -1,0 +1,180 @@
+"""`rollforward serve` as people run it: processes that answer over HTTP."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from ops.environment import driver_environment
+from pipelines.settings import Settings
+from tests.metastore.conftest import Open, script
+
+TOKEN = "a-token-for-tests-only"
+
+
+class Server:
+    """One process and a session with its token."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"(http://\S+)", line)
+        assert found, line + (process.communicate()[1] if process.poll() is not None else "")
+        self.url = found[1]
+        self.http = requests.Session()
+        self.http.headers["Authorization"] = f"Bearer {TOKEN}"
+
+    def get(self, path: str, **options: Any) -> requests.Response:
+        return self.http.get(self.url + path, timeout=60, **options)
+
+    def post(self, statement: str, pipeline: str = "", key: str = "") -> requests.Response:
+        headers = {"Idempotency-Key": key} if key else {}
+        body = {"statement": statement, "pipeline": pipeline}
+        return self.http.post(self.url + "/statements", json=body, headers=headers, timeout=60)
+
+    def await_ready(self) -> None:
+        deadline = time.monotonic() + 60
+        while self.get("/ready").status_code != 200:
+            assert time.monotonic() < deadline, self.get("/ready").text
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def serve(service: Settings, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts servers of one service, each with a database of its own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(**environment: str) -> Server:
+        url = f"sqlite:///{tmp_path / f'server-{len(started)}.db'}"
+        settings = service.model_copy(update={"metastore_url": url})
+        command = [sys.executable, "-m", "ops.cli.main", "serve", "--port", "0"]
+        env = {**driver_environment(settings), "ROLLFORWARD_API_TOKEN": TOKEN, "ROLLFORWARD_CONFIG": "/dev/null"}
+        started.append(
+            subprocess.Popen(
+                command, env={**env, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+        return Server(started[-1])
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_statement_over_http_and_what_is_told_of_it(serve: Callable[..., Server], unique: str) -> None:
+    server = serve()
+    server.await_ready()
+    text = script(unique).text
+    assert {"key": "k", "sequence": 0, "repeated": False}.items() <= server.post(text, unique, "k").json().items()
+    assert server.post(text, unique, "k").json()["repeated"]
+    assert ("k", unique) == tuple(server.get("/statements/k").json()[name] for name in ("key", "pipeline"))
+    assert 404 == server.get("/statements/other").status_code
+    assert 409 == server.post(f"RESUME {unique};", key="k").status_code
+    assert 1 == server.post(f"RESUME {unique};").json()["sequence"]
+    [shown] = server.get("/pipelines").json()
+    assert (unique, "running", text) == (shown["name"], shown["desired"], shown["sql"])
+    assert shown == server.get(f"/pipelines/{unique}").json()
+    wrong = server.post("CREATE TABEL x", unique)
+    assert (400, "SqlError") == (wrong.status_code, wrong.json()["error"]["kind"])
+    assert 400 == server.http.post(server.url + "/statements", json={"x": 1}, timeout=60).status_code
+    assert 200 == server.http.post(server.url + "/checkpoint", timeout=60).status_code
+    assert ["checkpoint"] == [command["kind"] for command in server.get("/log").json()["commands"]][-1:]
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(30) in (0, -signal.SIGTERM)
+
+
+def test_nothing_is_told_without_the_token(serve: Callable[..., Server], unique: str) -> None:
+    server = serve()
+    for headers in (
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer \u00e9"},
+        {"Authorization": "Basic x"},
+    ):
+        encoded = {name: value.encode("latin-1") for name, value in headers.items()}
+        for method, path in (("GET", "/pipelines"), ("GET", "/log"), ("POST", "/statements"), ("POST", "/checkpoint")):
+            answer = requests.request(method, server.url + path, headers=encoded, json={}, timeout=60)
+            assert 401 == answer.status_code, (path, headers)
+    assert 200 == requests.get(server.url + "/live", timeout=60).status_code
+
+
+def test_the_documentation_comes_from_the_server_itself(serve: Callable[..., Server]) -> None:
+    server = serve()
+    page = requests.get(server.url + "/docs", timeout=60).text
+    parts = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert parts and not any(part.startswith(("http:", "https:", "//")) for part in parts), parts
+    assert all(200 == requests.get(f"{server.url}/{part}", timeout=60).status_code for part in parts)
+    assert "/statements" in requests.get(server.url + "/openapi.json", timeout=60).json()["paths"]
+
+
+def test_two_servers_agree_and_one_of_two_conflicting_statements_is_refused(
+    serve: Callable[..., Server], unique: str
+) -> None:
+    servers = [serve(), serve()]
+    for server in servers:
+        server.await_ready()
+    answers: list[requests.Response] = []
+
+    def run(server: Server, aggregate: str) -> None:
+        answers.append(server.post(script(unique, aggregate).text, unique))
+
+    threads = [
+        threading.Thread(target=run, args=pair) for pair in zip(servers, ("COUNT(*)", "SUM(price)"), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [200, 400] == sorted(answer.status_code for answer in answers), [answer.text for answer in answers]
+    deadline = time.monotonic() + 30
+    while (told := [server.get("/pipelines").json() for server in servers])[0] != told[1] or not told[0]:
+        assert time.monotonic() < deadline, told
+        time.sleep(0.05)
+
+
+def test_a_degraded_server_lives_reads_and_refuses(serve: Callable[..., Server], opened: Open, unique: str) -> None:
+    server = serve()
+    server.await_ready()
+    server.post(script(unique).text, unique)
+    log = opened().log
+    log.admin.delete([log.topic_name])
+    deadline = time.monotonic() + 30
+    while server.get("/ready").status_code == 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "missing" == server.get("/ready").json()["degraded"]["reason"]
+    assert 200 == server.get("/live").status_code
+    assert [unique] == [shown["name"] for shown in server.get("/pipelines").json()]
+    refused = server.post(f"RESUME {unique};")
+    assert (503, "MetastoreDegraded") == (refused.status_code, refused.json()["error"]["kind"])
+    assert "rollforward metastore restore" in refused.json()["error"]["hint"]
+
+
+def test_a_server_lives_before_it_is_ready(serve: Callable[..., Server]) -> None:
+    server = serve(ROLLFORWARD_BOOTSTRAP_SERVERS="127.0.0.1:1", ROLLFORWARD_REQUEST_TIMEOUT_S="2")
+    assert 200 == server.get("/live").status_code
+    ready = server.get("/ready")
+    assert (503, False) == (ready.status_code, ready.json()["restored"])
+    assert 503 == server.post("RESUME p;").status_code
+
+
+def test_a_made_token_is_the_owners_alone(service: Settings) -> None:
+    from ops.cli.serve import api_token
+
+    assert "ROLLFORWARD_API_TOKEN" not in os.environ
+    token, path = api_token(service)
+    assert (0o600, token) == (Path(path).stat().st_mode & 0o777, api_token(service)[0])
+    assert len(token) > 30
