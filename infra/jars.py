@@ -42,6 +42,15 @@ DEFINITIONS = {
         ),
         exact=False,
     ),
+    # A peer in the benchmarks; nothing else runs it.
+    "streams": Request(
+        roots=(
+            Coordinate.parse("org.apache.kafka:kafka-streams:4.3.1"),
+            Coordinate.parse("com.fasterxml.jackson.core:jackson-databind:2.21.2"),
+            Coordinate.parse("org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
+        ),
+        exact=False,
+    ),
     "connector": Request(
         roots=(Coordinate.parse("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"),),
         exact=False,

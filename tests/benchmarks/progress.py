@@ -1,0 +1,104 @@
+"""How far a system is, measured in the same way for all: the input that it has committed.
+
+Whoever commits in Kafka (ours, Kafka Streams, Quix) shows it in its consumer groups; Spark shows it in its checkpoint.
+Steady state is what lies between two commits: the first at or behind the warm-up and the last one of the input. Both
+ends are commits, so no work that is not committed counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import confluent_kafka as ck
+
+POLL_S = 0.05
+# A new broker has no coordinator yet: nothing is committed.
+NOT_READY = {
+    ck.KafkaError.NOT_COORDINATOR,
+    ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
+class Groups:
+    """The committed offsets of a topic in one or several consumer groups; the slowest group tells how far."""
+
+    def __init__(self, bootstrap: str, groups: list[str], topic: str) -> None:
+        # A consumer that never subscribes only asks: it is no member of the group.
+        self._readers = [ck.Consumer({"bootstrap.servers": bootstrap, "group.id": group}) for group in groups]
+        found = self._readers[0].list_topics(topic, timeout=20).topics[topic].partitions
+        self._partitions = [ck.TopicPartition(topic, number) for number in found]
+
+    def committed(self) -> int:
+        """Records of the topic that every group has committed; 0 before the first commit."""
+        return min(self._committed(reader) for reader in self._readers)
+
+    def _committed(self, reader: ck.Consumer) -> int:
+        try:
+            found = reader.committed(self._partitions, timeout=20)
+        except ck.KafkaException as error:
+            if error.args[0].code() not in NOT_READY:
+                raise
+            return 0
+        return sum(max(0, partition.offset) for partition in found)
+
+    def end(self) -> int:
+        """The topic's end offsets, added up: markers of transactions count."""
+        ends = (self._readers[0].get_watermark_offsets(partition, timeout=20) for partition in self._partitions)
+        return sum(end for _, end in ends)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Steady state of one run. Seconds are wall time, `cpu` is in seconds by kind of process."""
+
+    records: int
+    seconds: float
+    commits: int
+    cpu: dict[str, float]
+    first_commit_s: float
+
+
+def watch(
+    committed: Callable[[], int],
+    cpu: Callable[[], dict[str, float]],
+    alive: Callable[[], None],
+    *,
+    warm_up: int,
+    total: int,
+    timeout_s: float,
+) -> Window:
+    """Waits until `total` records are committed. `alive` raises if the system has died.
+
+    Raises TimeoutError, and ValueError if the input ended before there was a commit between warm-up and end.
+    """
+    began = time.monotonic()
+    seen: list[tuple[float, int]] = []
+    before: dict[str, float] = {}
+    first_commit_s = warm_index = -1.0
+    while not seen or seen[-1][1] < total:
+        now, at = time.monotonic(), committed()
+        if now - began > timeout_s:
+            raise TimeoutError(f"{seen[-1][1] if seen else 0} of {total} records in {timeout_s} s")
+        if at > (seen[-1][1] if seen else 0):
+            if not seen:
+                first_commit_s = now - began
+            seen.append((now, at))
+            if at >= warm_up and warm_index < 0:
+                warm_index, before = len(seen) - 1, cpu()
+        else:
+            alive()
+            time.sleep(POLL_S)
+    after = cpu()
+    start, end = seen[int(warm_index)], seen[-1]
+    if start == end:
+        raise ValueError(f"one commit took all of the last {total - warm_up} records: use more of them")
+    return Window(
+        records=end[1] - start[1],
+        seconds=end[0] - start[0],
+        commits=len(seen) - 1 - int(warm_index),
+        cpu={kind: after[kind] - before.get(kind, 0.0) for kind in after},
+        first_commit_s=first_commit_s,
+    )
