@@ -1,7 +1,8 @@
 """The jars of the local stack: which ones, and where they lie on this machine.
 
-Owns the three sets (`kafka`: a broker; `connector`: what PySpark needs on top of its own jars to read and write Kafka; `s3proxy`: an S3
-server), the lock file `jars.lock.json` beside this module, which pins every jar by version and SHA-256, and the cache:
+Owns the four sets (`kafka`: a broker; `connector`: what PySpark needs on top of its own jars to read and write Kafka; `s3proxy`: an S3
+server; `streams`: Kafka Streams, a peer in the benchmarks), the lock file `jars.lock.json` beside this module, which pins every jar by
+version and SHA-256, and the cache:
 
     <cache>/jars/<set>-<digest of the set's lock entry>/<name>-<version>.jar ...   manifest.json
 
@@ -119,7 +120,7 @@ def resolve(
 ) -> list[Path]:
     """The paths of a set's jars, each with the pinned content, in the order of their names.
 
-    `name` is `kafka`, `connector` or `s3proxy`. Raises JarsUnavailable (network), JarsDamaged (a download differs from the lock file) or InfraError
+    `name` is one of the sets. Raises JarsUnavailable (network), JarsDamaged (a download differs from the lock file) or InfraError
     (unknown set).
     """
     pinned = read_lock(name, lock_file)

@@ -16,6 +16,7 @@ import shlex
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from infra.jars import read_lock
@@ -23,6 +24,7 @@ from infra.stack import Stack
 from ops.environment import cache_folder, with_spark
 from pipelines.settings import Settings
 from tests.benchmarks import document, report
+from tests.benchmarks.rounds import Found, failures
 from tests.benchmarks.scenarios import SCENARIOS, Options
 from tests.benchmarks.systems import SYSTEMS, Broker
 from tests.benchmarks.throughput import UNITS, run_workload
@@ -56,51 +58,53 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> None:
     """Measure, keep the rows after each workload, and make the tables."""
     options = parser().parse_args(arguments)
+    failed: list[str] = []
     if not options.tables:
         with tempfile.TemporaryDirectory(prefix="rollforward-bench-") as folder:
-            measure(options, Path(folder), shlex.join(sys.argv[1:] if arguments is None else arguments))
+            failed = measure(options, Path(folder), shlex.join(sys.argv[1:] if arguments is None else arguments))
     document.update(options.docs)
+    if failed:
+        sys.exit("\n".join(failed))
 
 
-def measure(options: argparse.Namespace, folder: Path, arguments: str) -> None:
-    """Each workload on a broker of its own folder; rows are written when a workload is complete."""
+def measure(options: argparse.Namespace, folder: Path, arguments: str) -> list[str]:
+    """Each workload on a broker in `folder`; rows are written when a workload is complete. Gives what failed."""
+    failed: list[str] = []
+    command = f"make bench BENCH='{arguments}'" if arguments else "make bench"
+    path = options.docs / "benchmarks.json"
     stack = Stack(folder / "stack")
     try:
         bootstrap = stack.up(components=["kafka"]).bootstrap_servers or ""
         broker = Broker(with_spark(Settings(bootstrap_servers=bootstrap)), cache_folder(), options.batch)
-        command = f"make bench BENCH='{arguments}'".replace(" BENCH=''", "")
         for name in options.workload or [*WORKLOADS, *(n for n, s in SCENARIOS.items() if not s.slow)]:
-            systems = [SYSTEMS[system] for system in options.system or SYSTEMS]
-            if name in WORKLOADS:
-                units = UNITS
-                found = run_workload(
-                    broker,
-                    WORKLOADS[name],
-                    systems,
-                    records=options.records,
-                    rounds=options.rounds,
-                    folder=folder,
-                    tell=tell,
-                )
-            else:
-                scenario = SCENARIOS[name]
-                units = scenario.units
-                asked = Options(
-                    rounds=options.rounds,
-                    rate=options.rate,
-                    seconds=options.seconds,
-                    state_keys=options.state_keys,
-                    minutes=options.minutes,
-                    peaks=peaks(options.docs),
-                )
-                chosen = [s for s in systems if s.name in scenario.systems]
-                found = scenario.run(broker, chosen, asked, folder, tell)
-            versions = {name: {name: SYSTEMS[name].version(), **shared_versions()} for name in found}
+            found, units = run_one(name, broker, options, folder)
+            failed += [f"{name}: {failure}" for failure in failures(found)]
+            versions = {system: {system: SYSTEMS[system].version(), **shared_versions()} for system in found}
             rows = report.rows_of(name, found, units=units, command=command, versions=versions)
-            path = options.docs / "benchmarks.json"
             report.write(path, report.merged(report.read(path), rows))
     finally:
         stack.down(wipe=True)
+    return failed
+
+
+def run_one(name: str, broker: Broker, options: argparse.Namespace, folder: Path) -> tuple[Found, Mapping[str, str]]:
+    """The figures of one workload and their units."""
+    systems = [SYSTEMS[system] for system in options.system or SYSTEMS]
+    if name in WORKLOADS:
+        workload = WORKLOADS[name]
+        sizes = {"records": options.records, "rounds": options.rounds}
+        return run_workload(broker, workload, systems, **sizes, folder=folder, tell=tell), UNITS
+    scenario = SCENARIOS[name]
+    asked = Options(
+        rounds=options.rounds,
+        rate=options.rate,
+        seconds=options.seconds,
+        state_keys=options.state_keys,
+        minutes=options.minutes,
+        peaks=peaks(options.docs),
+    )
+    chosen = [system for system in systems if system.name in scenario.systems]
+    return scenario.run(broker, chosen, asked, folder, tell), scenario.units
 
 
 def peaks(docs: Path) -> dict[str, float]:

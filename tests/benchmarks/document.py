@@ -21,7 +21,7 @@ HEADS = (
     "CPU µs a record",
     "ours takes",
     "a commit every",
-    "cold start",
+    "first commit",
     "records",
 )
 

@@ -52,13 +52,21 @@ class Groups:
 
 @dataclass(frozen=True)
 class Window:
-    """Steady state of one run. Seconds are wall time, `cpu` is in seconds by kind of process."""
+    """Steady state of one run: wall time, commits, and CPU seconds by kind of process."""
 
     records: int
     seconds: float
     commits: int
     cpu: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One run from the start of its process. `steady` is None where the warm-up's commit was the input's last."""
+
     first_commit_s: float
+    whole_s: float
+    steady: Window | None
 
 
 def watch(
@@ -69,36 +77,28 @@ def watch(
     warm_up: int,
     total: int,
     timeout_s: float,
-) -> Window:
-    """Waits until `total` records are committed. `alive` raises if the system has died.
-
-    Raises TimeoutError, and ValueError if the input ended before there was a commit between warm-up and end.
-    """
+) -> Watched:
+    """Waits until `total` records are committed. `alive` raises if the system has died. Raises TimeoutError."""
     began = time.monotonic()
     seen: list[tuple[float, int]] = []
+    warm: int | None = None
     before: dict[str, float] = {}
-    first_commit_s = warm_index = -1.0
     while not seen or seen[-1][1] < total:
         now, at = time.monotonic(), committed()
         if now - began > timeout_s:
             raise TimeoutError(f"{seen[-1][1] if seen else 0} of {total} records in {timeout_s} s")
         if at > (seen[-1][1] if seen else 0):
-            if not seen:
-                first_commit_s = now - began
             seen.append((now, at))
-            if at >= warm_up and warm_index < 0:
-                warm_index, before = len(seen) - 1, cpu()
+            if at >= warm_up and warm is None:
+                warm, before = len(seen) - 1, cpu()
         else:
             alive()
             time.sleep(POLL_S)
     after = cpu()
-    start, end = seen[int(warm_index)], seen[-1]
-    if start == end:
-        raise ValueError(f"one commit took all of the last {total - warm_up} records: use more of them")
-    return Window(
-        records=end[1] - start[1],
-        seconds=end[0] - start[0],
-        commits=len(seen) - 1 - int(warm_index),
-        cpu={kind: after[kind] - before.get(kind, 0.0) for kind in after},
-        first_commit_s=first_commit_s,
-    )
+    spent = {kind: after[kind] - before.get(kind, 0.0) for kind in after}
+    return Watched(seen[0][0] - began, seen[-1][0] - began, _steady(seen[warm or 0 :], spent))
+
+
+def _steady(seen: list[tuple[float, int]], cpu: dict[str, float]) -> Window | None:
+    (began, start), (ended, end) = seen[0], seen[-1]
+    return Window(end - start, ended - began, len(seen) - 1, cpu) if len(seen) > 1 else None

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.benchmarks import topics
 from tests.benchmarks.outputs import Expected
-from tests.benchmarks.progress import watch
-from tests.benchmarks.systems import Broker, NotPossible, System
+from tests.benchmarks.progress import Window, watch
+from tests.benchmarks.rounds import Figures, Found, Tell, interleaved
+from tests.benchmarks.systems import Broker, System
 from tests.benchmarks.workloads import Workload
 
-Figures = dict[str, float]
 # Of each run's records; young JVMs take three times as long for the first million as for the third.
 WARM_UP_SHARE = 0.4
 RUN_TIMEOUT_S = 3_600.0
@@ -23,33 +21,36 @@ UNITS = {
     "commit_interval_s": "s",
     "first_commit_s": "s",
     "records": "records",
+    "whole_run_records_per_s": "records/s",
 }
 
 
 def measure(system: System, records: int, expected: dict[str, Expected]) -> Figures:
     """One run over the topic's `records`. The results are read and compared before the figures are given."""
     system.prepare()
-    try:
-        system.start()
-        window = watch(
-            system.committed,
-            system.cpu,
-            system.require_alive,
-            warm_up=int(records * WARM_UP_SHARE),
-            total=records,
-            timeout_s=RUN_TIMEOUT_S,
-        )
-        await_finished(system)
-        system.require_correct(expected)
-    finally:
-        system.close()
+    system.start()
+    watched = watch(
+        system.committed,
+        system.cpu,
+        system.require_alive,
+        warm_up=int(records * WARM_UP_SHARE),
+        total=records,
+        timeout_s=RUN_TIMEOUT_S,
+    )
+    await_finished(system)
+    system.require_correct(expected)
+    cold = {"first_commit_s": watched.first_commit_s, "whole_run_records_per_s": records / watched.whole_s}
+    return {**(steady_figures(watched.steady) if watched.steady else {}), **cold}
+
+
+def steady_figures(window: Window) -> Figures:
+    """Rates of a run's steady state; CPU by kind of process where there are several kinds."""
     per_record = {kind: spent / window.records * 1e6 for kind, spent in window.cpu.items()}
     return {
         "records_per_s": window.records / window.seconds,
         "cpu_us_per_record": sum(per_record.values()),
         **{f"cpu_us_per_record_{kind}": spent for kind, spent in per_record.items() if len(per_record) > 1},
         "commit_interval_s": window.seconds / window.commits,
-        "first_commit_s": window.first_commit_s,
         "records": float(window.records),
     }
 
@@ -67,17 +68,18 @@ def await_finished(system: System, timeout_s: float = 120) -> None:
 class Input:
     """Topics of one workload, filled when they are first needed: a slow system gets a shorter one."""
 
-    def __init__(self, bootstrap: str, workload: Workload, asked: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, bootstrap: str, workload: Workload, asked: int, tell: Tell) -> None:
         self._bootstrap = bootstrap
         self._workload = workload
         self._asked = asked
         self._tell = tell
         self._made: dict[int, dict[str, Expected]] = {}
+        self.prefix = f"source-{workload.name}-"
 
     def of(self, system: type[System]) -> tuple[str, int, dict[str, Expected]]:
         """The topic for a system, how many records it has, and the right results."""
         records = self._workload.records(max(1, int(self._asked * system.share)))
-        topic = f"source-{self._workload.name}-{records}"
+        topic = f"{self.prefix}{records}"
         if records not in self._made:
             self._tell(f"filling {topic}")
             topics.create(self._bootstrap, topic)
@@ -94,29 +96,20 @@ def run_workload(
     records: int,
     rounds: int,
     folder: Path,
-    tell: Callable[[str], None],
-) -> dict[str, list[Figures] | str]:
-    """Figures of each round by system, or why a system cannot do it. A wrong result is an error of the whole run."""
+    tell: Tell,
+) -> Found:
+    """Figures of each round by system, or why there are none."""
     source = Input(broker.bootstrap, workload, records, tell)
-    found: dict[str, Any] = {}
-    for number in range(rounds):
-        for system in systems:
-            if isinstance(found.get(system.name), str):
-                continue
-            topic, count, expected = source.of(system)
-            run = "b_" + "_".join([workload.name, system.name, str(number), broker_run()]).replace("-", "_")
-            try:
-                figures = measure(system(broker, workload, topic, run, folder / run), count, expected)
-            except NotPossible as reason:
-                tell(f"{workload.name} {system.name}: {reason}")
-                found[system.name] = str(reason)
-                continue
-            found.setdefault(system.name, []).append(figures)
-            shown = ", ".join(f"{name} {value:,.1f}" for name, value in figures.items())
-            tell(f"{workload.name} {system.name} round {number + 1}: {shown}")
+
+    def one(kind: type[System], run: str) -> Figures:
+        topic, count, expected = source.of(kind)
+        system = kind(broker, workload, topic, run, folder / run)
+        try:
+            return measure(system, count, expected)
+        finally:
+            system.close()
+            system.remove()
+
+    found = interleaved(workload.name, systems, rounds, one, tell)
+    topics.delete_all_of(broker.bootstrap, source.prefix)
     return found
-
-
-def broker_run() -> str:
-    """A part of names that differs between runs on a broker that outlives them."""
-    return str(int(time.time()) % 1_000_000)

@@ -19,6 +19,14 @@ def create(bootstrap: str, *names: str) -> None:
         future.result()
 
 
+def delete_all_of(bootstrap: str, *prefixes: str) -> None:
+    """Delete the topics that begin with one of the prefixes: a whole run makes more than most disks hold."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = [name for name in admin.list_topics(timeout=20).topics if name.startswith(prefixes)]
+    for future in admin.delete_topics(found).values() if found else ():
+        future.result()
+
+
 def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes, int]]) -> None:
     """Produce (key, value, CreateTime in ms) records; returns when the broker has them all."""
     settings = {

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import confluent_kafka as ck
+import numpy as np
 import orjson
 import pandas as pd
 
 from tests.benchmarks import bids, topics
-from tests.benchmarks.systems import Broker, NotPossible, System
-from tests.benchmarks.throughput import broker_run
+from tests.benchmarks.rounds import Figures, Found, Tell, interleaved
+from tests.benchmarks.systems import Broker, System
 from tests.benchmarks.workloads import WORKLOADS, Workload
 
-Figures = dict[str, float]
-Tell = Callable[[str], None]
 TOTALS = WORKLOADS["key-totals-10000"]
 TIMEOUT_S = 600.0
 
@@ -46,41 +45,34 @@ class Scenario:
     what: str
     systems: tuple[str, ...]
     units: Mapping[str, str]
-    measure: Callable[[System, Options, Tell], Figures]
+    measure: Callable[[System, Options], Figures]
     keys: Callable[[Options], int] = lambda options: 10_000
     workload: Workload = TOTALS
     slow: bool = False
 
-    def run(
-        self, broker: Broker, systems: list[type[System]], options: Options, folder: Path, tell: Tell
-    ) -> dict[str, list[Figures] | str]:
-        """Figures of each round by system, or why a system cannot do it."""
-        found: dict[str, list[Figures] | str] = {}
-        for number in range(1 if self.slow else options.rounds):
-            for kind in systems:
-                run = "b_" + "_".join([self.name, kind.name, str(number), broker_run()]).replace("-", "_")
-                topic = f"source-{run}"
-                topics.create(broker.bootstrap, topic)
-                # Every key once: the state is complete before anything is measured.
-                first = pd.DataFrame({"auction": range(self.keys(options)), "price": 1, "bidder": 0, "dateTime": 1})
-                bids.fill(broker.bootstrap, topic, first.assign(dateTime=bids.FIRST_MS + first.index), ["auction"])
-                system = kind(broker, self.workload, topic, run, folder / run)
-                try:
-                    system.prepare()
-                    figures = self.measure(system, options, tell)
-                except NotPossible as reason:
-                    tell(f"{self.name} {kind.name}: {reason}")
-                    found[kind.name] = str(reason)
-                    continue
-                finally:
-                    system.close()
-                tell(
-                    f"{self.name} {kind.name}: " + ", ".join(f"{name} {value:,.2f}" for name, value in figures.items())
-                )
-                rounds = found.setdefault(kind.name, [])
-                assert isinstance(rounds, list)
-                rounds.append(figures)
-        return found
+    def run(self, broker: Broker, systems: list[type[System]], options: Options, folder: Path, tell: Tell) -> Found:
+        """Figures of each round by system, or why there are none."""
+
+        def one(kind: type[System], run: str) -> Figures:
+            topic = f"source-{run}"
+            topics.create(broker.bootstrap, topic)
+            bids.fill(broker.bootstrap, topic, every_key_once(self.keys(options)), ["auction"])
+            system = kind(broker, self.workload, topic, run, folder / run)
+            try:
+                system.prepare()
+                return self.measure(system, options)
+            finally:
+                system.close()
+                system.remove()
+                topics.delete_all_of(broker.bootstrap, topic)
+
+        return interleaved(self.name, systems, 1 if self.slow else options.rounds, one, tell)
+
+
+def every_key_once(keys: int) -> pd.DataFrame:
+    """Bids that make the state complete before anything is measured; all prices are 1."""
+    auctions = np.arange(keys)
+    return pd.DataFrame({"auction": auctions, "price": 1, "bidder": 0, "dateTime": bids.FIRST_MS + auctions})
 
 
 def await_(what: str, condition: Callable[[], bool], system: System, timeout_s: float = TIMEOUT_S) -> None:

@@ -6,7 +6,8 @@ import time
 
 import confluent_kafka as ck
 
-from tests.benchmarks.scenarios.base import Figures, Options, Tell, await_committed
+from tests.benchmarks.rounds import Figures
+from tests.benchmarks.scenarios.base import Options, await_committed
 from tests.benchmarks.systems import System
 
 KEYS = 10_000
@@ -14,7 +15,7 @@ SETTLE_S = 15.0
 UNITS = {"cpu_percent_of_a_core": "%", "records_written": "records"}
 
 
-def measure(system: System, options: Options, tell: Tell) -> Figures:
+def measure(system: System, options: Options) -> Figures:
     """One run: the input is read, compilers have settled, then the time asked for without input."""
     system.start()
     await_committed(system, KEYS)

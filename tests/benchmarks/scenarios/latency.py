@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from tests.benchmarks.paced import Paced
-from tests.benchmarks.scenarios.base import Figures, Options, Tail, Tell, await_committed, expected_totals
+from tests.benchmarks.rounds import Figures
+from tests.benchmarks.scenarios.base import Options, Tail, await_committed, expected_totals
 from tests.benchmarks.systems import System
 
 KEYS = 10_000
@@ -20,7 +21,7 @@ UNITS = {"p50_ms": "ms", "p99_ms": "ms", "max_ms": "ms", "rate_per_s": "records/
 LATE_S = 120.0
 
 
-def measure(system: System, options: Options, tell: Tell) -> Figures:
+def measure(system: System, options: Options) -> Figures:
     """One run."""
     rate = options.rate_for(type(system))
     system.start()

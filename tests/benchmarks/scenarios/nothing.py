@@ -6,7 +6,8 @@ import dataclasses
 import statistics
 
 from tests.benchmarks.paced import Paced
-from tests.benchmarks.scenarios.base import TOTALS, Figures, Options, Tell, await_
+from tests.benchmarks.rounds import Figures
+from tests.benchmarks.scenarios.base import TOTALS, Options, await_
 from tests.benchmarks.systems import System
 from tests.benchmarks.systems.rollforward import Rollforward
 
@@ -16,7 +17,7 @@ UNITS = {"batch_ms": "ms", "commit_ms": "ms"}
 WORKLOAD = dataclasses.replace(TOTALS, sql=TOTALS.sql.replace("FROM bids", "FROM bids WHERE price < 0"))
 
 
-def measure(system: System, options: Options, tell: Tell) -> Figures:
+def measure(system: System, options: Options) -> Figures:
     """One run; the driver's own figures of the batches behind the warm-up, medians."""
     assert isinstance(system, Rollforward)
     system.start()

@@ -15,7 +15,8 @@ import pandas as pd
 
 from tests.benchmarks import bids
 from tests.benchmarks.paced import Paced
-from tests.benchmarks.scenarios.base import Figures, Options, Tail, Tell, await_committed, expected_totals
+from tests.benchmarks.rounds import Figures
+from tests.benchmarks.scenarios.base import Options, Tail, await_committed, expected_totals
 from tests.benchmarks.systems import System
 from tests.benchmarks.systems.rollforward import Rollforward
 
@@ -33,7 +34,7 @@ UNITS = {
 }
 
 
-def measure(system: System, options: Options, tell: Tell) -> Figures:
+def measure(system: System, options: Options) -> Figures:
     """One run: load, kill the system, and with ours a store server; then every key is compared."""
     keys = options.state_keys
     system.start()

@@ -8,7 +8,8 @@ import numpy as np
 
 from tests.benchmarks import cpu
 from tests.benchmarks.paced import Paced
-from tests.benchmarks.scenarios.base import Figures, Options, Tell, await_committed, expected_totals
+from tests.benchmarks.rounds import Figures
+from tests.benchmarks.scenarios.base import Options, await_committed, expected_totals
 from tests.benchmarks.systems import System
 
 KEYS = 10_000
@@ -17,7 +18,7 @@ RATE = 20_000
 UNITS = {"memory_start_mb": "MB", "memory_end_mb": "MB", "growth_mb_per_hour": "MB/h", "minutes": "min"}
 
 
-def measure(system: System, options: Options, tell: Tell) -> Figures:
+def measure(system: System, options: Options) -> Figures:
     """One run. The first third is left out: caches fill and compilers work. Growth is the slope of the rest."""
     rate = options.rate or RATE
     system.start()

@@ -6,6 +6,7 @@ One object is one run. Every run has a name of its own, which is that of its top
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from abc import ABC, abstractmethod
@@ -146,6 +147,13 @@ class System(ABC):
     def close(self) -> None:
         """End it."""
         self.kill()
+        if "_groups" in self.__dict__:
+            self._groups.close()
+
+    def remove(self) -> None:
+        """Delete what the run has left: its topics and its folder."""
+        topics.delete_all_of(self.broker.bootstrap, self.run)
+        shutil.rmtree(self.folder)
 
     def create_outputs(self) -> None:
         """The topics of its results, for systems that expect them."""

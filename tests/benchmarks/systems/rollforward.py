@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from importlib.metadata import version
+from pathlib import Path
 from typing import ClassVar
 
 from pipelines import names
@@ -59,7 +60,7 @@ class Rollforward(System):
         self.process = self.pipeline.start()
 
     @property
-    def log(self):  # type: ignore[no-untyped-def]
+    def log(self) -> Path:
         return self.pipeline.log
 
     def groups(self) -> list[str]:
@@ -81,5 +82,6 @@ class Rollforward(System):
             self.pipeline.kill_driver()
 
     def close(self) -> None:
+        super().close()
         if "pipeline" in self.__dict__:
             self.pipeline.close()
