@@ -49,6 +49,11 @@ class Groups:
         ends = (self._readers[0].get_watermark_offsets(partition, timeout=20) for partition in self._partitions)
         return sum(end for _, end in ends)
 
+    def close(self) -> None:
+        """Close the connections."""
+        for reader in self._readers:
+            reader.close()
+
 
 @dataclass(frozen=True)
 class Window:

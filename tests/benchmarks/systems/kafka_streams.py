@@ -48,7 +48,11 @@ class KafkaStreams(System):
         if self.workload.peer != "flights":
             return True
         inner = [Groups(self.broker.bootstrap, [self.run], f"{self.run}-{name}-repartition") for name in REPARTITIONED]
-        return all(group.committed() >= group.end() for group in inner)
+        try:
+            return all(group.committed() >= group.end() for group in inner)
+        finally:
+            for group in inner:
+                group.close()
 
 
 def compiled(java_home: Path, class_path: str, cache: Path) -> tuple[str, str]:
