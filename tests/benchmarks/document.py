@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks import plots, report
+from tests.benchmarks.goals import GOALS
 from tests.benchmarks.report import Row
 from tests.benchmarks.scenarios import SCENARIOS
 from tests.benchmarks.systems import SYSTEMS
@@ -36,8 +37,19 @@ def update(docs: Path) -> None:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{document} needs the lines {BEGIN} and {END}")
-    parts = [*(f"![{title}](images/{file})" for title, file in images), *sections(rows)]
+    parts = [goals_table(rows), *(f"![{title}](images/{file})" for title, file in images), *sections(rows)]
     document.write_text(before + begin + "\n\n" + "\n\n".join(parts) + "\n\n" + end + after)
+
+
+def goals_table(rows: Sequence[Row]) -> str:
+    """Every goal with what was found."""
+    lines = []
+    for goal in GOALS:
+        found = goal.found(rows)
+        bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:,g}{' ×' if goal.at_least else ''}"
+        met = "not measured yet" if found is None else "yes" if goal.met(found) else "**no**"
+        lines.append([goal.text, bound, "–" if found is None else f"{found:,g}", met])
+    return table(("goal", "bound", "found", "met"), lines)
 
 
 def sections(rows: Sequence[Row]) -> list[str]:
