@@ -1,7 +1,8 @@
 """The jars of the local stack: which ones, and where they lie on this machine.
 
-Owns the three sets (`kafka`: a broker; `connector`: what PySpark needs on top of its own jars to read and write Kafka; `s3proxy`: an S3
-server), the lock file `jars.lock.json` beside this module, which pins every jar by version and SHA-256, and the cache:
+Owns the four sets (`kafka`: a broker; `connector`: what PySpark needs on top of its own jars to read and write Kafka; `s3proxy`: an S3
+server; `streams`: Kafka Streams, a peer in the benchmarks), the lock file `jars.lock.json` beside this module, which pins every jar by
+version and SHA-256, and the cache:
 
     <cache>/jars/<set>-<digest of the set's lock entry>/<name>-<version>.jar ...   manifest.json
 
@@ -38,6 +39,15 @@ DEFINITIONS = {
         # slf4j 1.7 comes without a backend, and a broker that cannot log hides why it died.
         roots=(
             Coordinate.parse("org.apache.kafka:kafka_2.13:4.3.1"),
+            Coordinate.parse("org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
+        ),
+        exact=False,
+    ),
+    # A peer in the benchmarks; nothing else runs it.
+    "streams": Request(
+        roots=(
+            Coordinate.parse("org.apache.kafka:kafka-streams:4.3.1"),
+            Coordinate.parse("com.fasterxml.jackson.core:jackson-databind:2.21.2"),
             Coordinate.parse("org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
         ),
         exact=False,
@@ -110,7 +120,7 @@ def resolve(
 ) -> list[Path]:
     """The paths of a set's jars, each with the pinned content, in the order of their names.
 
-    `name` is `kafka`, `connector` or `s3proxy`. Raises JarsUnavailable (network), JarsDamaged (a download differs from the lock file) or InfraError
+    `name` is one of the sets. Raises JarsUnavailable (network), JarsDamaged (a download differs from the lock file) or InfraError
     (unknown set).
     """
     pinned = read_lock(name, lock_file)

@@ -1,162 +1,128 @@
-"""`make bench`: records per second and CPU per record of count, sum and maximum per auction.
+"""`make bench`: ours beside its peers on one machine, in one go.
 
-Two key counts, each exactly-once and with transactions off, on one topic each, interleaved. A run's first batches warm
-the JVM up and are not counted. CPU is that of all processes of ours: driver, JVM, Python workers, store servers.
+    make bench                                                    everything but the soak, three rounds
+    make bench BENCH='--workload key-totals-10000 --records 500000 --rounds 1'
+    make bench BENCH='--workload latency --system rollforward kafka-streams --rate 100000'
+    make bench BENCH='--workload soak --minutes 30'
+    make bench BENCH='--tables'                                   tables and plots again from the figures that are there
+
+Figures go to docs/benchmarks.json, and from it tables and plots to docs/benchmarks.md and docs/images.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import random
-import statistics
+import shlex
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-import confluent_kafka as ck
-import psutil
-
+from infra.jars import read_lock
 from infra.stack import Stack
-from ops.environment import with_spark
+from ops.environment import cache_folder, with_spark
 from pipelines.settings import Settings
-from tests.support.feed import SQL, create_topic
-from tests.support.pipeline import PipelineUnderTest, settings_for
+from tests.benchmarks import document, report
+from tests.benchmarks.rounds import Found, failures
+from tests.benchmarks.scenarios import SCENARIOS, Options
+from tests.benchmarks.systems import SYSTEMS, Broker
+from tests.benchmarks.throughput import UNITS, run_workload
+from tests.benchmarks.workloads import WORKLOADS
 
-WARM_UP_BATCHES = 4
+DOCS = Path("docs")
 
 
-def fill(bootstrap: str, topic: str, *, records: int, keys: int) -> None:
-    """`records` bids on `keys` auctions, over four partitions."""
-    create_topic(bootstrap, topic)
-    producer = ck.Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "linger.ms": 20,
-            "compression.type": "lz4",
-            "queue.buffering.max.messages": 1_000_000,
-        }
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        prog="make bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    draw = random.Random(1).randrange
-    for number in range(records):
-        value = b'{"auction":%d,"price":%d,"bidder":%d,"dateTime":%d}' % (
-            draw(keys),
-            draw(10_000),
-            draw(100_000),
-            1_700_000_000_000 + number,
-        )
-        producer.produce(topic, value, None, number // 50 % 4, None, None, 1_700_000_000_000 + number)
-        if number % 10_000 == 0:
-            producer.poll(0)
-            while len(producer) > 500_000:
-                producer.poll(0.1)
-    assert producer.flush(120) == 0
+    names = [*WORKLOADS, *SCENARIOS]
+    parser.add_argument("--workload", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument("--system", nargs="+", choices=list(SYSTEMS), metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
+    parser.add_argument(
+        "--records", type=int, default=10_000_000, help="of each throughput workload; slow systems get a part"
+    )
+    parser.add_argument("--batch", type=int, default=500_000, help="records a batch at most, ours and Spark's")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rate", type=int, help="records/s for latency and soak; default: half of what the system can")
+    parser.add_argument("--seconds", type=int, default=30, help="of measuring in latency and idle")
+    parser.add_argument("--state-keys", type=int, default=1_000_000, help="keys of state in restart")
+    parser.add_argument("--minutes", type=float, default=30, help="of the soak")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of benchmarks.json, benchmarks.md and images")
+    parser.add_argument("--tables", action="store_true", help="measure nothing: make tables and plots again")
+    return parser
 
 
-def cpu_by_kind(root: int) -> dict[str, float]:
-    """CPU seconds so far of the driver's processes."""
-    spent: dict[str, float] = {"driver": 0.0, "jvm": 0.0, "workers": 0.0, "servers": 0.0}
-    for process in [psutil.Process(root), *psutil.Process(root).children(recursive=True)]:
-        try:
-            command, times = " ".join(process.cmdline()), process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        kind = next(
-            (
-                kind
-                for kind, mark in (
-                    ("jvm", "java"),
-                    ("servers", "statestore.server"),
-                    ("workers", "worker_daemon"),
-                )
-                if mark in command
-            ),
-            "driver",
-        )
-        spent[kind] += times.user + times.system
-    return spent
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, keep the rows after each workload, and make the tables."""
+    options = parser().parse_args(arguments)
+    failed: list[str] = []
+    if not options.tables:
+        with tempfile.TemporaryDirectory(prefix="rollforward-bench-") as folder:
+            failed = measure(options, Path(folder), shlex.join(sys.argv[1:] if arguments is None else arguments))
+    document.update(options.docs)
+    if failed:
+        sys.exit("\n".join(failed))
 
 
-def measure(settings: Settings, topic: str, name: str, records: int) -> dict[str, object]:
-    """One run over the topic; figures of the batches after the warm-up."""
-    pipeline = PipelineUnderTest(settings, name, SQL.format(topic=topic))
+def measure(options: argparse.Namespace, folder: Path, arguments: str) -> list[str]:
+    """Each workload on a broker in `folder`; rows are written when a workload is complete. Gives what failed."""
+    failed: list[str] = []
+    command = f"make bench BENCH='{arguments}'" if arguments else "make bench"
+    path = options.docs / "benchmarks.json"
+    stack = Stack(folder / "stack")
     try:
-        process = pipeline.start()
-        pipeline.await_("warm-up", lambda: pipeline.batches() >= WARM_UP_BATCHES, timeout_s=600)
-        before = cpu_by_kind(process.pid)
-        warm = pipeline.registry.batches(pipeline=name)[-1]
-        pipeline.await_("end of input", pipeline.caught_up(records), timeout_s=600)
-        after = cpu_by_kind(process.pid)
-        counted = [batch for batch in pipeline.registry.batches(pipeline=name) if batch.id > warm.id]
-        done = sum(batch.records for batch in counted)
-        seconds = counted[-1].finished_at - warm.finished_at
-        cpu = {kind: after[kind] - before[kind] for kind in after}
-        return {
-            "records": done,
-            "seconds": round(seconds, 2),
-            "batches": len(counted),
-            "records_per_s": round(done / seconds),
-            "cpu_us_per_record": round(sum(cpu.values()) / done * 1e6, 2),
-            "cpu_us_per_record_by_process": {kind: round(value / done * 1e6, 2) for kind, value in cpu.items()},
-            "commit_share": round(sum(batch.commit_seconds for batch in counted) / seconds, 3),
-        }
-    finally:
-        pipeline.close()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench")
-    parser.add_argument("--records", type=int, default=10_000_000)
-    parser.add_argument("--batch", type=int, default=1_000_000, help="records a batch at most")
-    parser.add_argument("--keys", type=int, nargs="+", default=[10_000, 500_000])
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.json"))
-    arguments = parser.parse_args()
-    rows = []
-    with tempfile.TemporaryDirectory(prefix="rollforward-bench-") as folder:
-        stack = Stack(Path(folder) / "stack")
         bootstrap = stack.up(components=["kafka"]).bootstrap_servers or ""
-        try:
-            found = with_spark(Settings(bootstrap_servers=bootstrap))
-            for keys in arguments.keys:
-                print(f"filling {arguments.records} records, {keys} keys", file=sys.stderr, flush=True)
-                fill(bootstrap, f"bids{keys}", records=arguments.records, keys=keys)
-                runs: dict[bool, list[dict[str, object]]] = {True: [], False: []}
-                for number in range(arguments.rounds):
-                    for transactions in (True, False):
-                        name = f"b{keys}_{'eos' if transactions else 'off'}_{number}_{os.getpid()}"
-                        settings = settings_for(
-                            Path(folder) / name,
-                            bootstrap,
-                            java_home=found.java_home,
-                            connector_jars=found.connector_jars,
-                            max_records_per_batch=arguments.batch,
-                            batch_interval_s=0.05,
-                            transactions=transactions,
-                        )
-                        figures = measure(settings, f"bids{keys}", name, arguments.records)
-                        print(json.dumps({"keys": keys, "transactions": transactions, **figures}), file=sys.stderr)
-                        runs[transactions].append(figures)
-                rows += report(keys, runs)
-        finally:
-            stack.down(wipe=True)
-    command = "make bench BENCH='" + " ".join(sys.argv[1:]) + "'"
-    result = {"command": command, "cores": os.cpu_count(), "at": time.strftime("%Y-%m-%d"), "rows": rows}
-    arguments.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result))
+        broker = Broker(with_spark(Settings(bootstrap_servers=bootstrap)), cache_folder(), options.batch)
+        for name in options.workload or [*WORKLOADS, *(n for n, s in SCENARIOS.items() if not s.slow)]:
+            found, units = run_one(name, broker, options, folder)
+            failed += [f"{name}: {failure}" for failure in failures(found)]
+            versions = {system: {system: SYSTEMS[system].version(), **shared_versions()} for system in found}
+            rows = report.rows_of(name, found, units=units, command=command, versions=versions)
+            report.write(path, report.merged(report.read(path), rows))
+    finally:
+        stack.down(wipe=True)
+    return failed
 
 
-def report(keys: int, runs: dict[bool, list[dict[str, object]]]) -> list[dict[str, object]]:
-    """The median run of both systems, with ours against no transactions as a ratio."""
-    rows = []
-    rates = {on: statistics.median(float(str(r["records_per_s"])) for r in runs[on]) for on in runs}
-    for on, system in ((True, "rollforward"), (False, "rollforward-no-transactions")):
-        best = min(runs[on], key=lambda run: abs(float(str(run["records_per_s"])) - rates[on]))
-        ratio = round(rates[True] / rates[on], 3)
-        rows.append({"workload": f"key-totals-{keys}", "system": system, "ratio_ours_to_this": ratio, **best})
-    return rows
+def run_one(name: str, broker: Broker, options: argparse.Namespace, folder: Path) -> tuple[Found, Mapping[str, str]]:
+    """The figures of one workload and their units."""
+    systems = [SYSTEMS[system] for system in options.system or SYSTEMS]
+    if name in WORKLOADS:
+        workload = WORKLOADS[name]
+        sizes = {"records": options.records, "rounds": options.rounds}
+        return run_workload(broker, workload, systems, **sizes, folder=folder, tell=tell), UNITS
+    scenario = SCENARIOS[name]
+    asked = Options(
+        rounds=options.rounds,
+        rate=options.rate,
+        seconds=options.seconds,
+        state_keys=options.state_keys,
+        minutes=options.minutes,
+        peaks=peaks(options.docs),
+    )
+    chosen = [system for system in systems if system.name in scenario.systems]
+    return scenario.run(broker, chosen, asked, folder, tell), scenario.units
+
+
+def peaks(docs: Path) -> dict[str, float]:
+    """Records per second that each system has reached with 10,000 keys."""
+    rows = report.read(docs / "benchmarks.json")
+    wanted = ("key-totals-10000", "records_per_s")
+    return {row["system"]: row["value"] for row in rows if wanted == (row["workload"], row["metric"])}
+
+
+def shared_versions() -> dict[str, str]:
+    """The broker's version and the machine."""
+    kafka = next(jar.coordinate for jar in read_lock("kafka") if ":kafka_2.13:" in jar.coordinate)
+    return {"kafka": kafka.split(":")[2], **report.machine()}
+
+
+def tell(line: str) -> None:
+    """One line of progress."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

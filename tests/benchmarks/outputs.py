@@ -1,0 +1,79 @@
+"""Reading what a system has put out, as `read_committed`, and comparing it with what is right.
+
+A table's result is by key: the newest record of a key counts. A stream's is a list. Values are compared as a whole, so a
+missing, extra or wrong column is a difference as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import confluent_kafka as ck
+import orjson
+
+Row = dict[str, Any]
+Rows = dict[str, Row]
+Expected = Rows | list[Row]
+SHOWN = 5
+
+
+class WrongResult(AssertionError):
+    """A system's outputs differ from the model: its figures do not count."""
+
+
+def messages(bootstrap: str, topic: str) -> Iterator[ck.Message]:
+    """Every committed record of a topic up to its end."""
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": "benchmark-reader",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+    }
+    consumer = ck.Consumer(settings)
+    try:
+        partitions = list(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
+        consumer.assign([ck.TopicPartition(topic, number, ck.OFFSET_BEGINNING) for number in partitions])
+        ended: set[int] = set()
+        while len(ended) < len(partitions):
+            for message in consumer.consume(10_000, timeout=1.0):
+                if message.error() is None:
+                    yield message
+                elif message.error().code() == ck.KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+                else:
+                    raise ck.KafkaException(message.error())
+    finally:
+        consumer.close()
+
+
+def table(bootstrap: str, topic: str, key_text: Callable[[bytes], str]) -> Rows:
+    """The newest row of every key."""
+    newest = {message.key(): message.value() for message in messages(bootstrap, topic)}
+    return {key_text(key): orjson.loads(value) for key, value in newest.items()}
+
+
+def stream(bootstrap: str, topic: str) -> list[Row]:
+    """Every row."""
+    return [orjson.loads(message.value()) for message in messages(bootstrap, topic)]
+
+
+def require_equal(where: str, expected: Expected, found: Expected) -> None:
+    """Raises `WrongResult` that shows the first differences."""
+    if isinstance(expected, list):
+        wanted, got = sorted(map(_line, expected)), sorted(map(_line, found))
+        if wanted != got:
+            difference = sorted(set(wanted) ^ set(got))[:SHOWN]
+            raise WrongResult(f"{where}: {len(got)} records instead of {len(wanted)}; {difference}")
+        return
+    assert isinstance(found, dict)
+    wrong = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
+    if wrong:
+        shown = [f"{key}: {found.get(key)} instead of {expected.get(key)}" for key in sorted(wrong)[:SHOWN]]
+        raise WrongResult(f"{where}: {len(wrong)} of {len(expected)} keys are wrong; {'; '.join(shown)}")
+
+
+def _line(row: object) -> bytes:
+    return orjson.dumps(row, option=orjson.OPT_SORT_KEYS)

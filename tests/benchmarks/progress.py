@@ -1,0 +1,109 @@
+"""How far a system is, measured in the same way for all: the input that it has committed.
+
+Whoever commits in Kafka (ours, Kafka Streams, Quix) shows it in its consumer groups; Spark shows it in its checkpoint.
+Steady state is what lies between two commits: the first at or behind the warm-up and the last one of the input. Both
+ends are commits, so no work that is not committed counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import confluent_kafka as ck
+
+POLL_S = 0.05
+# A new broker has no coordinator yet: nothing is committed.
+NOT_READY = {
+    ck.KafkaError.NOT_COORDINATOR,
+    ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
+class Groups:
+    """The committed offsets of a topic in one or several consumer groups; the slowest group tells how far."""
+
+    def __init__(self, bootstrap: str, groups: list[str], topic: str) -> None:
+        # A consumer that never subscribes only asks: it is no member of the group.
+        self._readers = [ck.Consumer({"bootstrap.servers": bootstrap, "group.id": group}) for group in groups]
+        found = self._readers[0].list_topics(topic, timeout=20).topics[topic].partitions
+        self._partitions = [ck.TopicPartition(topic, number) for number in found]
+
+    def committed(self) -> int:
+        """Records of the topic that every group has committed; 0 before the first commit."""
+        return min(self._committed(reader) for reader in self._readers)
+
+    def _committed(self, reader: ck.Consumer) -> int:
+        try:
+            found = reader.committed(self._partitions, timeout=20)
+        except ck.KafkaException as error:
+            if error.args[0].code() not in NOT_READY:
+                raise
+            return 0
+        return sum(max(0, partition.offset) for partition in found)
+
+    def end(self) -> int:
+        """The topic's end offsets, added up: markers of transactions count."""
+        ends = (self._readers[0].get_watermark_offsets(partition, timeout=20) for partition in self._partitions)
+        return sum(end for _, end in ends)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for reader in self._readers:
+            reader.close()
+
+
+@dataclass(frozen=True)
+class Window:
+    """Steady state of one run: wall time, commits, and CPU seconds by kind of process."""
+
+    records: int
+    seconds: float
+    commits: int
+    cpu: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One run from the start of its process. `steady` is None where the warm-up's commit was the input's last."""
+
+    first_commit_s: float
+    whole_s: float
+    steady: Window | None
+
+
+def watch(
+    committed: Callable[[], int],
+    cpu: Callable[[], dict[str, float]],
+    alive: Callable[[], None],
+    *,
+    warm_up: int,
+    total: int,
+    timeout_s: float,
+) -> Watched:
+    """Waits until `total` records are committed. `alive` raises if the system has died. Raises TimeoutError."""
+    began = time.monotonic()
+    seen: list[tuple[float, int]] = []
+    warm: int | None = None
+    before: dict[str, float] = {}
+    while not seen or seen[-1][1] < total:
+        now, at = time.monotonic(), committed()
+        if now - began > timeout_s:
+            raise TimeoutError(f"{seen[-1][1] if seen else 0} of {total} records in {timeout_s} s")
+        if at > (seen[-1][1] if seen else 0):
+            seen.append((now, at))
+            if at >= warm_up and warm is None:
+                warm, before = len(seen) - 1, cpu()
+        else:
+            alive()
+            time.sleep(POLL_S)
+    after = cpu()
+    spent = {kind: after[kind] - before.get(kind, 0.0) for kind in after}
+    return Watched(seen[0][0] - began, seen[-1][0] - began, _steady(seen[warm or 0 :], spent))
+
+
+def _steady(seen: list[tuple[float, int]], cpu: dict[str, float]) -> Window | None:
+    (began, start), (ended, end) = seen[0], seen[-1]
+    return Window(end - start, ended - began, len(seen) - 1, cpu) if len(seen) > 1 else None
