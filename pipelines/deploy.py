@@ -6,12 +6,14 @@ Topics are created here and nowhere else. Everything is safe to do twice: a depl
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines import names
 from pipelines.plan import Query, plan_hash, query_from_json, query_to_json
 from pipelines.registry import STOPPED, PipelineRow, Registry
+from pipelines.resolve import resolved, resolved_as, result_settings
 from pipelines.settings import Settings
 from pipelines.sql import parse_pipeline
 from statestore.config import KafkaConfig, StoreSpec, TaskSpec
@@ -26,7 +28,6 @@ BATCHES_SETTINGS = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 CHANGELOG_SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
-RESULT_SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 DEAD_LETTER_SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
@@ -84,9 +85,8 @@ def deploy(sql: str, pipeline: str, settings: Settings, registry: Registry) -> t
     for query in parsed.queries:
         names.require_name(query.name, "query")
     existing = registry.find(pipeline)
-    hashes = [plan_hash(query) for query in parsed.queries]
     if existing is not None:
-        if [plan_hash(old.query) for old in deployed_queries(existing)] == hashes:
+        if _same(parsed.queries, [old.query for old in deployed_queries(existing)]):
             return existing, False
         raise InvalidInput(
             "pipeline is deployed with other statements", pipeline=pipeline, hint="deploy it under another name"
@@ -104,6 +104,14 @@ def deploy(sql: str, pipeline: str, settings: Settings, registry: Registry) -> t
     )
     registry.deploy(row)
     return row, True
+
+
+def _same(parsed: Sequence[Query], deployed: Sequence[Query]) -> bool:
+    """Whether the statements are the deployed ones."""
+    if len(parsed) != len(deployed):
+        return False
+    pairs = zip(parsed, deployed, strict=True)
+    return all(plan_hash(resolved_as(new, old)) == plan_hash(old) for new, old in pairs)
 
 
 def _require_sources(admin: Admin, topics: list[str], config: KafkaConfig) -> None:
@@ -125,7 +133,8 @@ def _create_topics(admin: Admin, pipeline: str, query: Query, settings: Settings
         return topic.topic_id
 
     create(names.dead_letter_topic(pipeline), 1, DEAD_LETTER_SETTINGS)
-    create(query.output_topic, query.output_partitions, RESULT_SETTINGS)
+    query = resolved(query, admin)
+    create(query.output_topic, query.output_partitions, result_settings(query, admin))
     changelog = names.changelog_topic(pipeline, query.store)
     changelog_id = create(changelog, query.tasks, CHANGELOG_SETTINGS)
     _require_compacted(admin, changelog)
