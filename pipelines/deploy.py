@@ -11,6 +11,7 @@ from pathlib import Path
 from pipelines import names
 from pipelines.plan import Query, query_from_json, query_to_json
 from pipelines.registry import PipelineDefinition
+from pipelines.resolve import resolved, result_settings
 from pipelines.settings import Settings
 from statestore.config import StoreSpec, TaskSpec
 from statestore.errors import InvalidConfig, InvalidInput, Unrecoverable
@@ -24,7 +25,6 @@ BATCHES_SETTINGS = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 CHANGELOG_SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
-RESULT_SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 DEAD_LETTER_SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
@@ -97,7 +97,8 @@ class KafkaWorld:
         batches = names.batches_topic(pipeline, query.name)
         self._require_unused([changelog, batches], pipeline)
         self._create(names.dead_letter_topic(pipeline), 1, DEAD_LETTER_SETTINGS)
-        self._create(query.output_topic, query.output_partitions, RESULT_SETTINGS)
+        query = resolved(query, self._admin)
+        self._create(query.output_topic, query.output_partitions, result_settings(query, self._admin))
         changelog_id = self._create(changelog, query.tasks, CHANGELOG_SETTINGS)
         _require_compacted(self._admin, changelog)
         # One partition a task, and one for the driver.

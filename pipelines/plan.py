@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 PLAN_VERSION = 1
@@ -71,8 +71,34 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Window:
+    """How rows are windowed by their time. `kind` is tumbling or hopping; all times are in ms.
+
+    A window holds times from its start, included, to start + `size_ms`, not included. Starts are multiples of
+    `advance_ms`, which is `size_ms` for tumbling. A record counts in a window until the task's stream time has passed
+    the window's end by `grace_ms`; the store keeps a window for `retention_ms` from its start.
+    """
+
+    kind: str
+    size_ms: int
+    advance_ms: int
+    grace_ms: int
+    retention_ms: int
+
+
+ON_COMMIT = "commit"
+EVERY_RECORD = "every-record"
+
+
+@dataclass(frozen=True)
 class Query:
-    """A continuous aggregation: source → filter → group → aggregate → result topic, with one store.
+    """A continuous computation: source → filter → group → aggregate → result topic, with one store.
+
+    Without aggregates it is stateless: every row that `where` lets through is a result of its own. `group_by` is then
+    the result's key (or empty: no key), the outputs are over the source's columns, and there is one task per source
+    partition, fixed at deploy: until then `tasks` is 0, and `output_partitions` too if it shall be as many.
+
+    `emission` is `commit` (one result per changed key and batch) or `every-record` (one per input record).
 
     `key_format` is `kafka` (one group key: UTF-8, or 4- or 8-byte big-endian integer) or `json` (an object of the
     group keys). `having` is over group keys' names and aggregates' names. `tasks` is the number of state partitions.
@@ -90,6 +116,13 @@ class Query:
     output_topic: str
     output_partitions: int
     tasks: int
+    window: Window | None = None
+    emission: str = ON_COMMIT
+
+    @property
+    def stateless(self) -> bool:
+        """Whether every result comes from one row alone."""
+        return not self.aggregates
 
     @property
     def store(self) -> str:
@@ -97,25 +130,36 @@ class Query:
         return self.name
 
 
+# Fields that came later: a plan that does not use them keeps the text, and so the hash, that it had before.
+_LATER = {field.name: field.default for field in fields(Query) if field.name in ("window", "emission")}
+
+
 def query_to_json(query: Query) -> str:
     """The canonical text of a plan: equal plans have equal texts."""
-    return json.dumps({"version": PLAN_VERSION, **asdict(query)}, sort_keys=True, separators=(",", ":"))
+    used = {name: value for name, value in asdict(query).items() if name not in _LATER or value != _LATER[name]}
+    return json.dumps({"version": PLAN_VERSION, **used}, sort_keys=True, separators=(",", ":"))
 
 
 def query_from_json(text: str) -> Query:
     """Inverse of `query_to_json`. Raises ValueError for another version."""
-    fields: dict[str, Any] = json.loads(text)
-    version = fields.pop("version", None)
+    found: dict[str, Any] = json.loads(text)
+    version = found.pop("version", None)
     if version != PLAN_VERSION:
         raise ValueError(f"plan has version {version}, this program reads {PLAN_VERSION}")
-    source = fields.pop("source")
+    window = found.pop("window", None)
     return Query(
-        source=Source(**{**source, "columns": tuple(Column(**c) for c in source["columns"])}),
-        group_by=tuple(GroupKey(**g) for g in fields.pop("group_by")),
-        aggregates=tuple(Aggregate(**a) for a in fields.pop("aggregates")),
-        outputs=tuple(Output(**o) for o in fields.pop("outputs")),
-        **fields,
+        source=source_from_fields(found.pop("source")),
+        group_by=tuple(GroupKey(**g) for g in found.pop("group_by")),
+        aggregates=tuple(Aggregate(**a) for a in found.pop("aggregates")),
+        outputs=tuple(Output(**o) for o in found.pop("outputs")),
+        window=None if window is None else Window(**window),
+        **found,
     )
+
+
+def source_from_fields(fields: dict[str, Any]) -> Source:
+    """A source from plain values, as `asdict` gives them."""
+    return Source(**{**fields, "columns": tuple(Column(**column) for column in fields["columns"])})
 
 
 def plan_hash(query: Query) -> str:

@@ -2,6 +2,7 @@
 
 A row carries up to three things: a state change, an output record, a dead letter. Rows arrive in Arrow batches with
 the columns of `SCHEMA`; `emit` tells whether the result topic gets nothing, a value or a tombstone for the row's key.
+A stateless query's rows have no `state`, all of them: they change none, and any task may send any key, or none.
 """
 
 from __future__ import annotations
@@ -65,9 +66,10 @@ class Staged:
             live = dead.is_null()
             keys, states, times, emits, values = (c.filter(live) for c in (keys, states, times, emits, values))
         key_list, time_list = keys.to_pylist(), times.to_pylist()
-        self.keys += key_list
-        self.states += states.to_pylist()
-        self.times += time_list
+        if states.null_count < len(states):
+            self.keys += key_list
+            self.states += states.to_pylist()
+            self.times += time_list
         self.outputs += [
             (key, value, time)
             for key, value, time, emit in zip(key_list, values.to_pylist(), time_list, emits.to_pylist(), strict=True)

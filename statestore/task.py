@@ -214,7 +214,11 @@ class Task:
     def check_stage(self, rows: pa.RecordBatch) -> None:
         """Refuse rows that belong to another task."""
         live = rows.filter(rows.column("dead").is_null()) if rows.column("dead").null_count < len(rows) else rows
-        self._require_mine(live.column("key"))
+        stateless = live.column("state").null_count
+        if stateless and stateless < live.num_rows:
+            raise InvariantBroken("rows with and without state in one batch", task=self.spec.name)
+        if not stateless:
+            self._require_mine(live.column("key"))
 
     def close_stage(self, staged: Staged) -> None:
         """The attempt is complete: it replaces what an earlier attempt of the batch staged."""

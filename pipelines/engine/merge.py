@@ -60,7 +60,7 @@ def _value(aggregate: Aggregate, prefix: str) -> str:
     return f"`{prefix}{aggregate.name}`"
 
 
-def _key_bytes(query: Query, group_by: tuple[GroupKey, ...]) -> str:
+def key_bytes(query: Query, group_by: tuple[GroupKey, ...]) -> str:
     """The serialised key: null if a group key is null."""
     if query.key_format == "json":
         fields = ", ".join(f"{key.expression} AS `{key.name}`" for key in group_by)
@@ -90,7 +90,7 @@ class MergeSql:
     def keyed(self) -> list[str]:
         """Input columns of the aggregation: key bytes, dead letter, and the decoded row."""
         reason = "coalesce(__error, 'group by key is null')"
-        key = _key_bytes(self.query, self.query.group_by)
+        key = key_bytes(self.query, self.query.group_by)
         dead = f"CASE WHEN __error IS NOT NULL OR __key IS NULL THEN {DEAD.format(reason=reason)} END"
         return [f"CASE WHEN __error IS NULL THEN {key} END AS __key", dead]
 

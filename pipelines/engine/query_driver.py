@@ -32,6 +32,7 @@ from pipelines import names
 from pipelines.deploy import DeployedQuery
 from pipelines.engine.batch import BatchJob, StagedBatch
 from pipelines.engine.exchange import Exchange
+from pipelines.engine.projection import ProjectionJob, job_of
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.spark import kafka_options
 from pipelines.plan import Query, plan_hash, query_from_json, query_to_json
@@ -88,7 +89,7 @@ class QueryDriver:
         self._admin = Admin(self._kafka)
         self._log_reader = BatchesLog(Reader(self._kafka), deployed.batches_topic, tasks=self.query.tasks)
         self._hash = plan_hash(self.query)
-        self._jobs: dict[str, BatchJob] = {}
+        self._jobs: dict[str, BatchJob | ProjectionJob] = {}
         self._producer: TransactionalProducer | None = None
         self._batch = -1
         self._ends: dict[int, int] = {}
@@ -148,6 +149,14 @@ class QueryDriver:
         if found is None:
             raise InvalidConfig(
                 "source topic does not exist", topic=topic, hint="create it, or stop the pipeline that reads it"
+            )
+        if self.query.stateless and found.partitions > self.query.tasks:
+            raise InvalidConfig(
+                "source topic got partitions since the deploy, and a stateless query has one task for each",
+                topic=topic,
+                partitions=found.partitions,
+                tasks=self.query.tasks,
+                hint="deploy the query under another name",
             )
         return found
 
@@ -291,7 +300,7 @@ class QueryDriver:
         """3 Stage."""
         job = self._jobs.get(planned.plan)
         if job is None:
-            job = self._jobs[planned.plan] = BatchJob(query)
+            job = self._jobs[planned.plan] = job_of(query)
         exchange = Exchange(query.name, planned.batch, self._servers.sockets(query.name))
         self._log.info("staging", batch=planned.batch)
         staged = job.run(frame, exchange)

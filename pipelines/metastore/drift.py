@@ -16,7 +16,6 @@ from pipelines.deploy import (
     BATCHES_SETTINGS,
     CHANGELOG_SETTINGS,
     DEAD_LETTER_SETTINGS,
-    RESULT_SETTINGS,
     DeployedQuery,
     deployed_queries,
 )
@@ -24,6 +23,7 @@ from pipelines.metastore.service import Metastore
 from pipelines.metastore.validate import DESIRED, DROPPED, PIPELINE
 from pipelines.plan import plan_hash
 from pipelines.registry import PipelineDefinition
+from pipelines.resolve import result_settings
 from pipelines.settings import Settings
 from pipelines.sql import SqlError, parse_pipeline
 from statestore.kafka import Admin, Topic
@@ -157,7 +157,7 @@ class _Look:
         changelog = names.changelog_topic(pipeline, plan.store)
         yield from self._state(pipeline, changelog, query.changelog_topic_id, plan.tasks, CHANGELOG_SETTINGS)
         yield from self._state(pipeline, query.batches_topic, query.batches_topic_id, plan.tasks + 1, BATCHES_SETTINGS)
-        yield from self._plain(pipeline, plan.output_topic, plan.output_partitions, RESULT_SETTINGS)
+        yield from self._plain(pipeline, plan.output_topic, plan.output_partitions, result_settings(plan, self._admin))
         yield from self._group(pipeline, query)
 
     def _state(

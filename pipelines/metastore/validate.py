@@ -16,6 +16,7 @@ Definitions by kind:
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from pipelines.metastore.command import Change, drop, put
 from pipelines.metastore.projection import Snapshot
 from pipelines.metastore.statement import DEPLOY, KINDS, START, STOP, Statement
 from pipelines.plan import Query, plan_hash, query_from_json
+from pipelines.resolve import resolved_as
 from pipelines.sql import Pipeline, parse_pipeline
 from statestore.errors import InvalidInput
 
@@ -88,7 +90,7 @@ def _deploy(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
         names.require_name(query.name, "query")
     existing = snapshot.get(PIPELINE, pipeline)
     if existing is not None:
-        if _hashes(existing) == [plan_hash(query) for query in parsed.queries]:
+        if _same(parsed.queries, [query_from_json(query["plan"]) for query in existing["queries"]]):
             return Accepted(())
         raise InvalidInput(
             "pipeline is deployed with other statements", pipeline=pipeline, hint="deploy it under another name"
@@ -116,8 +118,12 @@ def _deployed(statement: Statement, parsed: Pipeline, snapshot: Snapshot, world:
     return Accepted(tuple(changes), tuple(query.name for query in parsed.queries))
 
 
-def _hashes(body: dict[str, Any]) -> list[str]:
-    return [plan_hash(query_from_json(query["plan"])) for query in body["queries"]]
+def _same(parsed: Sequence[Query], deployed: Sequence[Query]) -> bool:
+    """Whether the statements are the deployed ones."""
+    if len(parsed) != len(deployed):
+        return False
+    pairs = zip(parsed, deployed, strict=True)
+    return all(plan_hash(resolved_as(new, old)) == plan_hash(old) for new, old in pairs)
 
 
 def _require_free_results(parsed: Pipeline, snapshot: Snapshot) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from sqlglot import exp
-
 from pipelines.plan import Aggregate, GroupKey
-from pipelines.sql.dialect import offset
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import Expressions, RowExpressions, spark_type
 from pipelines.sql.functions import AGGREGATES, Value
 from pipelines.sql.names import quote
+from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
 from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal
 
-CONSTANTS = (exp.Literal, exp.Null, exp.Boolean)
+CONSTANTS = (Text, Number, Null, Truth)
 
 
-def has_aggregate(node: exp.Expr) -> bool:
+def has_aggregate(node: Node) -> bool:
     """Whether the tree calls an aggregate function."""
-    return any(isinstance(part, exp.Anonymous) and part.this in AGGREGATES for part in node.walk())
+    return any(isinstance(part, Call) and part.function in AGGREGATES for part in walk(node))
 
 
 class ResultExpressions(Expressions):
@@ -37,31 +35,31 @@ class ResultExpressions(Expressions):
         """The aggregates so far, in the order of their first use."""
         return tuple(self.entries.values())
 
-    def key(self, node: exp.Expr) -> GroupKey | None:
+    def key(self, node: Node) -> GroupKey | None:
         """The group key that the tree is, None if it is none."""
         if has_aggregate(node):
             return None
         return self.keys.get(self.rows.value(node).text)
 
-    def value(self, node: exp.Expr, *, lets_through: bool = False) -> Value:
-        if not isinstance(node, (*CONSTANTS, exp.Paren)) and (key := self.key(node)):
-            return Value(quote(key.name), spark_type(key.type), offset(node))
+    def value(self, node: Node, *, lets_through: bool = False) -> Value:
+        if not isinstance(node, (*CONSTANTS, Paren)) and (key := self.key(node)):
+            return Value(quote(key.name), spark_type(key.type), node.at)
         return super().value(node, lets_through=lets_through)
 
-    def column(self, node: exp.Column) -> Value:
+    def column(self, node: Column) -> Value:
         name = self.rows.named(node)
-        raise Refusal(offset(node), f"column {name} is neither grouped nor aggregated", f"add {name} to GROUP BY")
+        raise Refusal(node.at, f"column {name} is neither grouped nor aggregated", f"add {name} to GROUP BY")
 
-    def aggregate(self, node: exp.Anonymous) -> Value:
-        name, at, arguments = str(node.this), offset(node), node.expressions
+    def aggregate(self, node: Call) -> Value:
+        name, at, arguments = node.function, node.at, node.arguments
         if len(arguments) != 1:
             raise Refusal(at, f"{name} takes 1 argument, not {len(arguments)}")
-        if isinstance(arguments[0], exp.Star):
+        if isinstance(arguments[0], Star):
             if name != "COUNT":
-                raise Refusal(offset(arguments[0]), f"{name}(*) is not possible", "only COUNT takes *")
+                raise Refusal(arguments[0].at, f"{name}(*) is not possible", "only COUNT takes *")
             return self._entry("count_all", None, BIGINT, BIGINT, at)
         if has_aggregate(arguments[0]):
-            raise Refusal(offset(arguments[0]), "an aggregate may not stand in another's argument")
+            raise Refusal(arguments[0].at, "an aggregate may not stand in another's argument")
         argument = self.rows.value(arguments[0])
         type_ = aggregate_type(name, argument)
         text = argument.cast(DOUBLE) if name == "AVG" and argument.type.kind == "decimal" else argument.text

@@ -1,4 +1,4 @@
-"""Expressions: from sqlglot's tree to typed Spark SQL text.
+"""Expressions: from trees to typed Spark SQL text.
 
 Two kinds of rows are computed over. `RowExpressions` reads the source's columns (WHERE, GROUP BY, arguments of
 aggregates); the result's expressions, in `aggregation.py`, read group keys and aggregates.
@@ -11,13 +11,9 @@ WHEN, under AND and OR) both mean the same, and the text is the plain comparison
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from decimal import Decimal
 
-from sqlglot import exp
-
 from pipelines.plan import Source
-from pipelines.sql.dialect import offset
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.functions import (
     AGGREGATES,
@@ -31,6 +27,29 @@ from pipelines.sql.functions import (
     concat,
 )
 from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, quote
+from pipelines.sql.nodes import (
+    Between,
+    Binary,
+    Case,
+    Cast,
+    Column,
+    Connective,
+    In,
+    IsNull,
+    Like,
+    Node,
+    Not,
+    Null,
+    Number,
+    Paren,
+    Sign,
+    Star,
+    Text,
+    Truth,
+)
+from pipelines.sql.nodes import (
+    Call as CallNode,
+)
 from pipelines.sql.types import (
     BIGINT,
     BOOLEAN,
@@ -48,9 +67,7 @@ from pipelines.sql.types import (
     named_type,
 )
 
-COMPARISONS = {exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
-ARITHMETIC = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
-CONNECTORS = {exp.And: "AND", exp.Or: "OR"}
+ARITHMETIC = ("+", "-", "*", "/", "%")
 INT_MAX, BIGINT_MAX = 2**31 - 1, 2**63 - 1
 NUMBER_LENGTH_MAX = 100
 ESCAPES = {"\\": "\\\\", "'": "\\'", "$": "\\u0024", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -106,74 +123,81 @@ def like_pattern(pattern: str, escape: str | None, at: int) -> str:
 class Expressions:
     """Renders a tree. Subclasses say what columns and aggregates are."""
 
-    def column(self, node: exp.Column) -> Value:
+    def column(self, node: Column) -> Value:
         """The value of a column."""
         raise NotImplementedError
 
-    def aggregate(self, node: exp.Anonymous) -> Value:
+    def aggregate(self, node: CallNode) -> Value:
         """The value of a call of an aggregate function."""
         raise NotImplementedError
 
-    def boolean(self, node: exp.Expr, what: str) -> str:
+    def boolean(self, node: Node, what: str) -> str:
         """The text of a condition that lets rows through; `what` names it in the error."""
         value = self.value(node, lets_through=True)
         if value.type != BOOLEAN:
             raise Refusal(value.at, f"{what} needs a condition, this is {value.type.kind}", "compare it with something")
         return value.text
 
-    def value(self, node: exp.Expr, *, lets_through: bool = False) -> Value:
+    def value(self, node: Node, *, lets_through: bool = False) -> Value:
         """The typed text of the tree."""
-        at = offset(node)
-        kind = type(node)
-        if isinstance(node, exp.Paren):
-            return self.value(node.this, lets_through=lets_through)
-        if isinstance(node, exp.Column):
-            return self.column(node)
-        if isinstance(node, exp.Literal):
-            if node.is_string:
-                return Value(string_literal(node.this), STRING, at)
-            return number_literal(node.this, negative=False, at=at)
-        if isinstance(node, exp.Null):
-            return Value("NULL", NULL, at)
-        if isinstance(node, exp.Boolean):
-            return Value("true" if node.this else "false", BOOLEAN, at)
-        if isinstance(node, exp.Anonymous):
-            return self._call(node, at)
-        if kind in CONNECTORS:
-            return self._connector(node, CONNECTORS[kind], lets_through)
-        if kind in ARITHMETIC:
-            return self._arithmetic(node, ARITHMETIC[kind], at)
-        if kind in COMPARISONS:
-            return self._comparison(node, COMPARISONS[kind], at, lets_through)
-        method = self._methods().get(kind)
-        if method is None:
-            raise Refusal(at, f"{kind.__name__.lower()} is not supported")
-        return method(node, at, lets_through)
+        match node:
+            case Paren():
+                return self.value(node.inner, lets_through=lets_through)
+            case Column():
+                return self.column(node)
+            case Text():
+                return Value(string_literal(node.value), STRING, node.at)
+            case Number():
+                return number_literal(node.text, negative=False, at=node.at)
+            case Null():
+                return Value("NULL", NULL, node.at)
+            case Truth():
+                return Value("true" if node.value else "false", BOOLEAN, node.at)
+            case CallNode():
+                return self._call(node)
+            case Sign():
+                return self._sign(node)
+            case Case():
+                return self._case(node)
+            case Cast():
+                return self._cast(node)
+            case Binary(operator="||"):
+                return concat(Call("||", node.at, (self.value(node.left), self.value(node.right))))
+            case Binary() if node.operator in ARITHMETIC:
+                return self._arithmetic(node)
+            case _:
+                return self._condition(node, lets_through)
 
-    def _methods(self) -> dict[type[exp.Expr], Callable[[exp.Expr, int, bool], Value]]:
-        return {
-            exp.Neg: self._negative,
-            exp.Not: self._not,
-            exp.Is: self._is_null,
-            exp.Between: self._between,
-            exp.In: self._in,
-            exp.Like: self._like,
-            exp.Escape: self._like,
-            exp.Case: self._case,
-            exp.Cast: self._cast,
-            exp.DPipe: self._concat,
-        }
+    def _condition(self, node: Node, lets_through: bool) -> Value:
+        match node:
+            case Connective():
+                return self._connective(node, lets_through)
+            case Not():
+                return self._not(node)
+            case Binary():
+                return self._comparison(node, lets_through)
+            case IsNull():
+                text = f"({self.value(node.operand).text} IS NULL)"
+                return negated(Value(text, BOOLEAN, node.at), node.negated)
+            case Between():
+                return self._between(node, lets_through)
+            case In():
+                return self._in(node, lets_through)
+            case Like():
+                return self._like(node, lets_through)
+            case _:
+                raise Refusal(node.at, f"{type(node).__name__.lower()} is not supported")
 
-    def _call(self, node: exp.Anonymous, at: int) -> Value:
-        name = str(node.this)
+    def _call(self, node: CallNode) -> Value:
+        name = node.function
         if name in AGGREGATES:
             return self.aggregate(node)
         if name not in SCALARS:
-            raise self.unknown_function(name, at)
-        for argument in node.expressions:
-            if isinstance(argument, exp.Star):
-                raise Refusal(offset(argument), f"{name}(*) is not possible", "only COUNT takes *")
-        return call_scalar(Call(name, at, tuple(self.value(argument) for argument in node.expressions)))
+            raise self.unknown_function(name, node.at)
+        for argument in node.arguments:
+            if isinstance(argument, Star):
+                raise Refusal(argument.at, f"{name}(*) is not possible", "only COUNT takes *")
+        return call_scalar(Call(name, node.at, tuple(self.value(argument) for argument in node.arguments)))
 
     @staticmethod
     def unknown_function(name: str, at: int) -> Refusal:
@@ -184,23 +208,17 @@ class Expressions:
             return Refusal(at, f"aggregate {name} is not supported yet", f"supported: {', '.join(AGGREGATES)}")
         return Refusal(at, f"unknown function {name[:50]}", nearest(name, [*SCALARS, *AGGREGATES, "CAST"]))
 
-    def _connector(self, node: exp.Expr, word: str, lets_through: bool) -> Value:
-        operands: list[exp.Expr] = []
-        left: exp.Expr = node
-        while type(left) is type(node):  # a chain of ANDs is one list, however long
-            operands.append(left.args["expression"])
-            left = left.this
-        operands.append(left)
+    def _connective(self, node: Connective, lets_through: bool) -> Value:
         texts = []
-        for operand in reversed(operands):
+        for operand in node.operands:
             value = self.value(operand, lets_through=lets_through)
             if value.type != BOOLEAN:
-                raise Refusal(value.at, f"{word} needs conditions, this is {value.type.kind}")
+                raise Refusal(value.at, f"{node.word} needs conditions, this is {value.type.kind}")
             texts.append(value.text)
-        return Value(f"({f' {word} '.join(texts)})", BOOLEAN, offset(node))
+        return Value(f"({f' {node.word} '.join(texts)})", BOOLEAN, node.at)
 
-    def _arithmetic(self, node: exp.Expr, operator: str, at: int) -> Value:
-        left, right = self.value(node.this), self.value(node.args["expression"])
+    def _arithmetic(self, node: Binary) -> Value:
+        operator, left, right = node.operator, self.value(node.left), self.value(node.right)
         for value in (left, right):
             if not value.type.is_number:
                 hint = "join strings with ||" if operator == "+" and value.type == STRING else "use CAST"
@@ -212,13 +230,13 @@ class Expressions:
             texts = left.text, right.text
         if operator == "/" and type_.is_integer:
             divided = f"({texts[0]} div {texts[1]})"  # div is a bigint, whatever its operands
-            return Value(f"CAST({divided} AS INT)" if type_ == INT else divided, type_, at)
-        return Value(f"({texts[0]} {operator} {texts[1]})", type_, at)
+            return Value(f"CAST({divided} AS INT)" if type_ == INT else divided, type_, node.at)
+        return Value(f"({texts[0]} {operator} {texts[1]})", type_, node.at)
 
-    def _comparison(self, node: exp.Expr, operator: str, at: int, lets_through: bool) -> Value:
-        left, right = self.value(node.this), self.value(node.args["expression"])
+    def _comparison(self, node: Binary, lets_through: bool) -> Value:
+        operator, left, right = node.operator, self.value(node.left), self.value(node.right)
         self._comparable(left, right, ordered=operator not in ("=", "<>"))
-        return condition(f"({left.text} {operator} {right.text})", at, lets_through)
+        return condition(f"({left.text} {operator} {right.text})", node.at, lets_through)
 
     @staticmethod
     def _comparable(left: Value, right: Value, *, ordered: bool) -> None:
@@ -230,75 +248,77 @@ class Expressions:
         if common(left.type, right.type) is None:
             raise Refusal(left.at, f"cannot compare {left.type.kind} with {right.type.kind}", "use CAST")
 
-    def _negative(self, node: exp.Expr, at: int, _: bool) -> Value:
-        inner = node.this
-        if isinstance(inner, exp.Literal) and not inner.is_string:
-            return number_literal(inner.this, negative=True, at=at)
+    def _sign(self, node: Sign) -> Value:
+        inner = node.operand
+        if node.operator == "+":
+            return self.value(inner)
+        if isinstance(inner, Number):
+            return number_literal(inner.text, negative=True, at=node.at)
         value = self.value(inner)
         if not value.type.is_number:
             raise Refusal(value.at, f"- needs a number, this is {value.type.kind}", "use CAST")
-        return Value(f"(- {value.text})", value.type, at)
+        return Value(f"(- {value.text})", value.type, node.at)
 
-    def _not(self, node: exp.Expr, at: int, _: bool) -> Value:
-        value = self.value(node.this)
+    def _not(self, node: Not) -> Value:
+        value = self.value(node.operand)
         if value.type != BOOLEAN:
             raise Refusal(value.at, f"NOT needs a condition, this is {value.type.kind}")
-        return Value(f"(NOT {value.text})", BOOLEAN, at)
+        return negated(Value(value.text, BOOLEAN, node.at), True)
 
-    def _is_null(self, node: exp.Expr, at: int, _: bool) -> Value:
-        return Value(f"({self.value(node.this).text} IS NULL)", BOOLEAN, at)
-
-    def _between(self, node: exp.Expr, at: int, lets_through: bool) -> Value:
-        value, low, high = (self.value(node.args[part]) for part in ("this", "low", "high"))
+    def _between(self, node: Between, lets_through: bool) -> Value:
+        value, low, high = self.value(node.operand), self.value(node.low), self.value(node.high)
         self._comparable(value, low, ordered=True)
         self._comparable(value, high, ordered=True)
-        return condition(f"({value.text} BETWEEN {low.text} AND {high.text})", at, lets_through)
+        plain = lets_through and not node.negated
+        found = condition(f"({value.text} BETWEEN {low.text} AND {high.text})", node.at, plain)
+        return negated(found, node.negated)
 
-    def _in(self, node: exp.Expr, at: int, lets_through: bool) -> Value:
-        values = (self.value(node.this), *(self.value(item) for item in node.expressions))
+    def _in(self, node: In, lets_through: bool) -> Value:
+        values = (self.value(node.operand), *(self.value(item) for item in node.items))
         for item in values[1:]:
             self._comparable(values[0], item, ordered=False)
         type_ = common_type(values, "IN")
         texts = [value.cast(type_) for value in values]
-        return condition(f"({texts[0]} IN ({', '.join(texts[1:])}))", at, lets_through)
+        plain = lets_through and not node.negated
+        return negated(condition(f"({texts[0]} IN ({', '.join(texts[1:])}))", node.at, plain), node.negated)
 
-    def _like(self, node: exp.Expr, at: int, lets_through: bool) -> Value:
+    def _like(self, node: Like, lets_through: bool) -> Value:
         escape: str | None = None
-        if isinstance(node, exp.Escape):
-            mark = node.args["expression"]
-            if not (isinstance(mark, exp.Literal) and mark.is_string and len(mark.this) == 1):
-                raise Refusal(offset(mark), "ESCAPE needs a literal of one character")
-            escape, node = str(mark.this), node.this
-        value, pattern = self.value(node.this), node.args["expression"]
+        if (mark := node.escape) is not None:
+            if not (isinstance(mark, Text) and len(mark.value) == 1):
+                raise Refusal(mark.at, "ESCAPE needs a literal of one character")
+            escape = mark.value
+        value, pattern = self.value(node.operand), node.pattern
         if value.type != STRING:
             raise Refusal(value.at, f"LIKE needs a string, this is {value.type.kind}", "use CAST")
-        if not (isinstance(pattern, exp.Literal) and pattern.is_string):
-            raise Refusal(offset(pattern), "LIKE needs a literal pattern")
-        text = string_literal(like_pattern(str(pattern.this), escape, offset(pattern)))
-        return condition(f"({value.text} LIKE {text})", at, lets_through)
+        if not isinstance(pattern, Text):
+            raise Refusal(pattern.at, "LIKE needs a literal pattern")
+        text = string_literal(like_pattern(pattern.value, escape, pattern.at))
+        plain = lets_through and not node.negated
+        return negated(condition(f"({value.text} LIKE {text})", node.at, plain), node.negated)
 
-    def _case(self, node: exp.Expr, at: int, _: bool) -> Value:
-        branches = node.args["ifs"]
-        conditions = [self.boolean(branch.this, "WHEN") for branch in branches]
-        results = [self.value(branch.args["true"]) for branch in branches]
-        default = node.args.get("default")
-        if default is not None:
-            results.append(self.value(default))
+    def _case(self, node: Case) -> Value:
+        conditions = [self.boolean(branch.condition, "WHEN") for branch in node.branches]
+        results = [self.value(branch.result) for branch in node.branches]
+        if node.default is not None:
+            results.append(self.value(node.default))
         type_ = common_type(tuple(results), "CASE")
         texts = [result.cast(type_) for result in results]
         whens = " ".join(f"WHEN {when} THEN {then}" for when, then in zip(conditions, texts, strict=False))
-        otherwise = f" ELSE {texts[-1]}" if default is not None else ""
-        return Value(f"CASE {whens}{otherwise} END", type_, at)
+        otherwise = f" ELSE {texts[-1]}" if node.default is not None else ""
+        return Value(f"CASE {whens}{otherwise} END", type_, node.at)
 
-    def _cast(self, node: exp.Expr, at: int, _: bool) -> Value:
-        target: SqlType = named_type(*node.meta["type"])
-        value = self.value(node.this)
+    def _cast(self, node: Cast) -> Value:
+        target: SqlType = named_type(node.type)
+        value = self.value(node.operand)
         if not castable(value.type, target):
-            raise Refusal(at, f"cannot cast {value.type.kind} to {target.kind}")
-        return Value(f"CAST({value.text} AS {target.spark.upper()})", target, at)
+            raise Refusal(node.at, f"cannot cast {value.type.kind} to {target.kind}")
+        return Value(f"CAST({value.text} AS {target.spark.upper()})", target, node.at)
 
-    def _concat(self, node: exp.Expr, at: int, _: bool) -> Value:
-        return concat(Call("||", at, (self.value(node.this), self.value(node.args["expression"]))))
+
+def negated(value: Value, is_negated: bool) -> Value:
+    """The condition, or NOT of it."""
+    return Value(f"(NOT {value.text})", BOOLEAN, value.at) if is_negated else value
 
 
 def condition(text: str, at: int, lets_through: bool) -> Value:
@@ -315,12 +335,12 @@ class RowExpressions(Expressions):
         self.place = "WHERE"
         self.types = {column.name: spark_type(column.type) for column in source.columns}
 
-    def named(self, node: exp.Column) -> str:
+    def named(self, node: Column) -> str:
         """The column's name, which is the source's or ROWTIME."""
-        name, at = str(node.this.this), offset(node)
-        if node.table and node.table != self.alias:
+        name, at = node.name.text, node.at
+        if node.source is not None and node.source.text != self.alias:
             hint = f"the only source here is {self.alias}"
-            raise Refusal(at, f"{node.table} is not a source of this query", hint)
+            raise Refusal(at, f"{node.source.text} is not a source of this query", hint)
         if name in self.types or name == ROWTIME:
             return name
         if name in PSEUDO_COLUMNS:
@@ -331,12 +351,12 @@ class RowExpressions(Expressions):
             raise Refusal(at, f"unknown column {name}", f"did you mean {by_case[0]}?")
         raise Refusal(at, f"unknown column {name}", nearest(name, [*self.types, ROWTIME]))
 
-    def column(self, node: exp.Column) -> Value:
+    def column(self, node: Column) -> Value:
         name = self.named(node)
-        return Value(quote(name), self.types.get(name, BIGINT), offset(node))
+        return Value(quote(name), self.types.get(name, BIGINT), node.at)
 
-    def aggregate(self, node: exp.Anonymous) -> Value:
-        raise Refusal(offset(node), f"an aggregate may not stand in {self.place}")
+    def aggregate(self, node: CallNode) -> Value:
+        raise Refusal(node.at, f"an aggregate may not stand in {self.place}")
 
 
 def spark_type(text: str) -> SqlType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipelines.sql.error import Refusal
 
@@ -79,8 +79,8 @@ class Name:
     """A name at offset `at`: `text` is upper case unless it was back-quoted, `written` is as the statement has it."""
 
     text: str
-    written: str
-    at: int
+    written: str = field(compare=False)
+    at: int = field(compare=False)
 
 
 def read_name(written: str, *, quoted: bool, at: int) -> Name:
@@ -105,6 +105,12 @@ def column_name(name: Name) -> str:
     if name.text.upper() in PSEUDO_COLUMNS:
         raise Refusal(name.at, f"{name.text} is a reserved column name", "choose another name")
     return name.text
+
+
+def written_name(text: str) -> str:
+    """The name as a statement has it: in back-quotes unless it reads the same without."""
+    plain = NAME.fullmatch(text) and text == text.upper() and text not in RESERVED
+    return text if plain else f"`{text}`"
 
 
 def quote(name: str) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipelines.plan import Query, Source
+from pipelines.plan import EVERY_RECORD, Query, Source
+from pipelines.sql.catalogue import Relations
+from pipelines.sql.define import define
 from pipelines.sql.error import Refusal, locate, nearest
-from pipelines.sql.names import PLAN_NAME, Name
+from pipelines.sql.names import PLAN_NAME
+from pipelines.sql.planner import Planned, plan_create, plan_insert, plan_name
+from pipelines.sql.read_statement import read_statement
 from pipelines.sql.script import Cursor, read_statements
-from pipelines.sql.stream import read_stream
-from pipelines.sql.table import Defined, read_table
+from pipelines.sql.tree import TABLE, CreateAs, CreateSource, InsertSelect
 
 TOPIC_LENGTH_MAX = 249
 CHANGELOG_SUFFIX = "-changelog"
@@ -17,7 +20,6 @@ OTHER_STATEMENTS = {
     "ALTER": "ALTER is not supported",
     "DEFINE": "variables are not supported",
     "DROP": "DROP is not supported: a statement that is gone from the file is dropped",
-    "INSERT": "INSERT is not supported",
     "PRINT": "PRINT is not supported here",
     "SELECT": "a query needs CREATE TABLE … AS before it",
     "SET": "SET is not supported",
@@ -58,60 +60,59 @@ class _Reader:
     def __init__(self, pipeline: str, default_tasks: int) -> None:
         self.pipeline = pipeline
         self.default_tasks = default_tasks
-        self.sources: dict[str, Source] = {}
+        self.relations = Relations()
+        self.sources: list[Source] = []
         self.queries: list[Query] = []
-        self.tables: list[str] = []
 
     def read(self, text: str) -> Pipeline:
         for cursor in read_statements(text):
             self._statement(cursor)
         if not self.queries:
             raise Refusal(0, "the text has no query", "add CREATE TABLE … AS SELECT … EMIT CHANGES;")
-        return Pipeline(self.pipeline, tuple(self.sources.values()), tuple(self.queries))
+        return Pipeline(self.pipeline, tuple(self.sources), tuple(self.queries))
 
     def _statement(self, cursor: Cursor) -> None:
-        at = cursor.at
-        if not cursor.accept("CREATE"):
-            word = cursor.word()
-            hint = nearest(word, ["CREATE"]) if word else None
-            raise Refusal(at, OTHER_STATEMENTS.get(word, f"expected CREATE, found {cursor.shown}"), hint)
-        for word, reason in (
-            ("OR", "CREATE OR REPLACE is not supported: the file is the definition"),
-            ("SOURCE", "SOURCE is not supported"),
-            ("TYPE", "CREATE TYPE is not supported"),
-            ("SINK", "connectors are not supported"),
-        ):
-            if cursor.word() == word:
-                raise Refusal(cursor.at, reason)
-        kind = cursor.word()
-        if kind not in ("STREAM", "TABLE"):
-            raise Refusal(
-                cursor.at, f"expected STREAM or TABLE, found {cursor.shown}", nearest(kind, ["STREAM", "TABLE"])
-            )
-        cursor.index += 1
-        if cursor.word() == "IF" and cursor.word(1) == "NOT":
-            raise Refusal(cursor.at, "IF NOT EXISTS is not supported: the file is the definition")
-        name = cursor.name("a name")
-        if name.text in self.sources or name.text in self.tables:
+        _check_words(cursor)
+        statement = read_statement(cursor)
+        if isinstance(statement, InsertSelect):
+            number = sum(query.name.startswith("insert_") for query in self.queries)
+            self._query(plan_insert(statement, self.relations, name=f"insert_{number}"), statement.name.at)
+            return
+        if not isinstance(statement, CreateSource | CreateAs):
+            raise Refusal(statement.at, "only CREATE and INSERT INTO … SELECT define a pipeline")
+        name = statement.name
+        if self.relations.find(name.text) is not None:
             raise Refusal(name.at, f"{name.text} is defined twice")
-        if kind == "STREAM":
-            self.sources[name.text] = read_stream(cursor, name)
+        if isinstance(statement, CreateAs):
+            self._create_as(statement)
+        elif statement.kind == TABLE:
+            at = statement.columns_at
+            raise Refusal(at, "a table over a topic is not supported yet", "only CREATE TABLE … AS SELECT is")
         else:
-            self._table(cursor, name)
+            relation = define(statement)
+            self.relations.add(relation)
+            self.sources.append(relation.source)
 
-    def _table(self, cursor: Cursor, name: Name) -> None:
-        query_name = name.text.lower()
-        if not PLAN_NAME.fullmatch(query_name):
-            raise Refusal(name.at, f"a table's name is of letters, digits and _, not {name.text[:50]}")
+    def _create_as(self, statement: CreateAs) -> None:
+        name = statement.name
+        query_name = plan_name(name)
         if any(query.name == query_name for query in self.queries):
             raise Refusal(name.at, f"{name.text} is defined twice", "names that differ only in case are one name")
         if len(f"{self.pipeline}-{query_name}{CHANGELOG_SUFFIX}") > TOPIC_LENGTH_MAX:
             raise Refusal(name.at, f"the name is too long: its topics would exceed {TOPIC_LENGTH_MAX} characters")
-        defined = Defined(self.sources, tuple(self.tables))
-        query = read_table(cursor, name, defined, pipeline=self.pipeline, default_tasks=self.default_tasks)
-        self._check_topic(query, name.at)
-        self.queries.append(query)
-        self.tables.append(name.text)
+        topic = f"{self.pipeline}-{query_name}"
+        planned = plan_create(statement, self.relations, topic=topic, tasks=self.default_tasks)
+        _require_engine(statement, planned.query)
+        self._check_topic(planned.query, name.at)
+        self._query(planned, name.at)
+        self.relations.add(planned.relation)
+
+    def _query(self, planned: Planned, at: int) -> None:
+        if planned.query.source.topic == planned.query.output_topic:
+            raise Refusal(at, f"topic '{planned.query.output_topic}' is the query's own source")
+        if any(query.name == planned.query.name for query in self.queries):
+            raise Refusal(at, f"two queries are called {planned.query.name}")
+        self.queries.append(planned.query)
 
     def _check_topic(self, query: Query, at: int) -> None:
         """A result topic is nobody else's: two writers would mix their records, a reader would feed on itself."""
@@ -121,9 +122,33 @@ class _Reader:
         for other in self.queries:
             if topic == other.output_topic:
                 raise Refusal(at, f"topic '{topic}' is already the result of {other.name}")
-        if topic in (source.topic for source in self.sources.values()):
+        if topic in (source.topic for source in self.sources):
             raise Refusal(at, f"topic '{topic}' is a stream of this pipeline", "a query must not feed itself")
         for name in (*(other.name for other in self.queries), query.name):
             for suffix in (CHANGELOG_SUFFIX, "-batches"):
                 if topic == f"{self.pipeline}-{name}{suffix}":
                     raise Refusal(at, f"topic '{topic}' belongs to the state of {name}")
+
+
+def _check_words(cursor: Cursor) -> None:
+    """Refuse at once what a file that is its own definition does not hold."""
+    at, word = cursor.at, cursor.word()
+    if word not in ("CREATE", "INSERT"):
+        hint = nearest(word, ["CREATE"]) if word else None
+        raise Refusal(at, OTHER_STATEMENTS.get(word, f"expected CREATE, found {cursor.shown}"), hint)
+    if word == "INSERT" and "VALUES" in (cursor.word(ahead) for ahead in range(len(cursor.tokens))):
+        raise Refusal(at, "INSERT INTO … VALUES is not supported in a pipeline", "use `rollforward sql`")
+    if cursor.word(1) == "OR":
+        place = cursor.tokens[1].start
+        raise Refusal(place, "CREATE OR REPLACE is not supported: the file is the definition")
+    if cursor.word(2) == "IF" and cursor.word(3) == "NOT":
+        place = cursor.tokens[2].start
+        raise Refusal(place, "IF NOT EXISTS is not supported: the file is the definition")
+
+
+def _require_engine(statement: CreateAs, query: Query) -> None:
+    """Refuse what can be planned and not run yet."""
+    if query.window is not None and statement.query.window is not None:
+        raise Refusal(statement.query.window.at, "windows are not supported yet")
+    if query.emission == EVERY_RECORD and not query.stateless and statement.properties is not None:
+        raise Refusal(statement.properties.at, "one result per record is not supported yet for aggregations")

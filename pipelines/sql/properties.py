@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlglot.tokenizer_core import TokenType
-
-from pipelines.sql.dialect import whole_number
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.names import topic_name
-from pipelines.sql.script import Cursor
+from pipelines.sql.nodes import Node, Number, Text
+from pipelines.sql.read_type import whole_number
+from pipelines.sql.tree import Properties as TreeProperties
 
-STREAM_PROPERTIES = ("KAFKA_TOPIC", "VALUE_FORMAT", "KEY_FORMAT")
-TABLE_PROPERTIES = ("KAFKA_TOPIC", "PARTITIONS", "KEY_FORMAT", "VALUE_FORMAT")
+SOURCE_PROPERTIES = ("KAFKA_TOPIC", "VALUE_FORMAT", "KEY_FORMAT", "PARTITIONS")
+QUERY_PROPERTIES = ("KAFKA_TOPIC", "PARTITIONS", "KEY_FORMAT", "VALUE_FORMAT", "EMIT")
+INSERT_PROPERTIES = ("QUERY_ID",)
+EMISSIONS = ("commit", "every-record")
 NOT_YET = frozenset(
     [
         "CLEANUP_POLICY",
@@ -20,7 +21,6 @@ NOT_YET = frozenset(
         "KEY_DELIMITER",
         "KEY_SCHEMA_FULL_NAME",
         "KEY_SCHEMA_ID",
-        "PARTITIONS",
         "REPLICAS",
         "RETENTION_MS",
         "TIMESTAMP",
@@ -38,41 +38,39 @@ PARTITIONS_MAX = 1024
 
 
 @dataclass(frozen=True)
-class Property:
-    """One property: its value (text of a string, or a number) and where name and value stand."""
+class Given:
+    """One property: its value (a string, a whole number as int, any other literal as None) and where it stands."""
 
-    value: str | int
+    value: str | int | None
     at: int
     value_at: int
 
 
-def read_properties(cursor: Cursor, known: tuple[str, ...]) -> dict[str, Property]:
-    """The properties behind WITH, by name in upper case. Only names in `known` pass."""
-    cursor.expect_type(TokenType.L_PAREN, "(")
-    found: dict[str, Property] = {}
-    while True:
-        name = cursor.name("a property")
-        key = name.text.upper()
-        if key not in known:
-            if key in NOT_YET:
-                raise Refusal(name.at, f"property {key} is not supported here", f"supported: {', '.join(known)}")
-            raise Refusal(name.at, f"unknown property {key[:50]}", nearest(key, known))
-        if key in found:
-            raise Refusal(name.at, f"property {key} is given twice")
-        cursor.expect_type(TokenType.EQ, "=")
-        value_at = cursor.at
-        if text := cursor.accept_type(TokenType.STRING):
-            found[key] = Property(text.text, name.at, value_at)
-        else:
-            number = cursor.expect_type(TokenType.NUMBER, "a string or a number")
-            found[key] = Property(whole_number(number.text, value_at), name.at, value_at)
-        if not cursor.accept_type(TokenType.COMMA):
-            break
-    cursor.expect_type(TokenType.R_PAREN, ") or ,")
+Properties = dict[str, Given]
+
+
+def check_properties(properties: TreeProperties | None, known: tuple[str, ...]) -> Properties:
+    """The properties of a WITH by name. Only names in `known` pass, each once."""
+    found: Properties = {}
+    for item in properties.items if properties is not None else ():
+        if item.name not in known:
+            if item.name in NOT_YET:
+                hint = f"supported: {', '.join(known)}"
+                raise Refusal(item.at, f"property {item.name} is not supported here", hint)
+            raise Refusal(item.at, f"unknown property {item.name[:50]}", nearest(item.name, known))
+        if item.name in found:
+            raise Refusal(item.at, f"property {item.name} is given twice")
+        found[item.name] = Given(_plain(item.value), item.at, item.value.at)
     return found
 
 
-def text_property(properties: dict[str, Property], name: str) -> tuple[str, int] | None:
+def _plain(value: Node) -> str | int | None:
+    if isinstance(value, Number):
+        return whole_number(value.text, value.at)
+    return value.value if isinstance(value, Text) else None
+
+
+def text_property(properties: Properties, name: str) -> tuple[str, int] | None:
     """Value and offset of a property that is a string, None if it is not given."""
     found = properties.get(name)
     if found is None:
@@ -82,13 +80,13 @@ def text_property(properties: dict[str, Property], name: str) -> tuple[str, int]
     return found.value, found.value_at
 
 
-def read_topic(properties: dict[str, Property]) -> tuple[str, int] | None:
+def read_topic(properties: Properties) -> tuple[str, int] | None:
     """KAFKA_TOPIC as a legal topic name, with its offset."""
     found = text_property(properties, "KAFKA_TOPIC")
     return (topic_name(*found), found[1]) if found else None
 
 
-def read_format(properties: dict[str, Property], name: str, supported: tuple[str, ...]) -> str | None:
+def read_format(properties: Properties, name: str, supported: tuple[str, ...]) -> str | None:
     """A format in lower case, None if it is not given."""
     found = text_property(properties, name)
     if found is None:
@@ -102,7 +100,7 @@ def read_format(properties: dict[str, Property], name: str, supported: tuple[str
     raise Refusal(at, f"unknown format '{text[:50]}'", nearest(text, supported) or f"supported: {allowed}")
 
 
-def read_partitions(properties: dict[str, Property]) -> int | None:
+def read_partitions(properties: Properties) -> int | None:
     """PARTITIONS, None if it is not given."""
     found = properties.get("PARTITIONS")
     if found is None:
@@ -110,3 +108,15 @@ def read_partitions(properties: dict[str, Property]) -> int | None:
     if not isinstance(found.value, int) or not 1 <= found.value <= PARTITIONS_MAX:
         raise Refusal(found.value_at, f"PARTITIONS needs a whole number from 1 to {PARTITIONS_MAX}")
     return found.value
+
+
+def read_emission(properties: Properties) -> str:
+    """EMIT: one result per changed key and commit, or one per record."""
+    found = text_property(properties, "EMIT")
+    if found is None:
+        return EMISSIONS[0]
+    text, at = found
+    if text.lower() not in EMISSIONS:
+        allowed = " or ".join(f"'{mode}'" for mode in EMISSIONS)
+        raise Refusal(at, f"EMIT is {allowed}", nearest(text, EMISSIONS))
+    return text.lower()

@@ -113,6 +113,15 @@ class Cursor:
             raise Refusal(self.at, f"expected {what}, found {self.shown}")
         return token
 
+    def is_type(self, kind: TokenType) -> bool:
+        """Whether a token of this kind comes next."""
+        return self.next_is(kind, ahead=0)
+
+    def next_is(self, kind: TokenType, *, ahead: int = 1) -> bool:
+        """Whether the token `ahead` of the cursor is of this kind."""
+        index = self.index + ahead
+        return index < len(self.tokens) and self.tokens[index].token_type == kind
+
     def at_name(self) -> bool:
         """Whether a name comes next."""
         return is_name(self.token)
@@ -163,44 +172,3 @@ def read_statements(text: str) -> list[Cursor]:
             start = index + 1
     statements.append(Cursor(tokens[start:], len(text.rstrip())))
     return [statement for statement in statements if statement.tokens]
-
-
-def print_statement(tokens: list[Token]) -> str:
-    """The statement on one line: words in upper case, one space where one is needed, no comments.
-
-    Texts that differ in white space, comments or the case of words print alike, and the print reads back the same.
-    """
-    out = ""
-    previous: Token | None = None
-    sign = False  # the previous token is the sign of what follows
-    for token in tokens:
-        kind = token.token_type
-        written = word_of(token) or token.text
-        if kind == TokenType.STRING:
-            written = "'" + token.text.replace("'", "''") + "'"
-        elif kind == TokenType.IDENTIFIER:
-            written = "`" + token.text + "`"
-        elif kind == TokenType.NEQ:
-            written = "<>"
-        is_sign = kind in (TokenType.DASH, TokenType.PLUS) and not ends_operand(previous)
-        glued = (
-            previous is None
-            or kind in (TokenType.COMMA, TokenType.R_PAREN, TokenType.DOT)
-            or previous.token_type in (TokenType.L_PAREN, TokenType.DOT)
-            or (kind == TokenType.L_PAREN and (is_name(previous) or word_of(previous) == "CAST"))
-            or (sign and not is_sign)
-        )
-        out += written if glued else " " + written
-        previous, sign = token, is_sign
-    return out
-
-
-def ends_operand(token: Token | None) -> bool:
-    """Whether an operand may end here, so that a minus behind it subtracts."""
-    if token is None:
-        return False
-    return (
-        token.token_type in (TokenType.STRING, TokenType.NUMBER, TokenType.R_PAREN)
-        or is_name(token)
-        or word_of(token) in ("END", "NULL", "TRUE", "FALSE")
-    )

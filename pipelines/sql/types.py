@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines.sql.error import Refusal, nearest
+from pipelines.sql.nodes import TypeName
 
 PRECISION_MAX = 38
 SCALE_MIN_KEPT = 6
@@ -58,9 +59,9 @@ def decimal(precision: int, scale: int) -> SqlType:
     return SqlType("decimal", precision, scale)
 
 
-def named_type(word: str, arguments: tuple[int, ...] | None, at: int) -> SqlType:
-    """The type that a statement calls `word`, with `(precision, scale)` if it gives them."""
-    name = word.upper()
+def named_type(written: TypeName) -> SqlType:
+    """The type that a statement calls so."""
+    name, arguments, at = written.word, written.numbers, written.at
     if name in NOT_YET:
         raise Refusal(at, f"type {name} is not supported yet", f"supported: {', '.join(BY_NAME)}, DECIMAL(p, s)")
     if name == "DECIMAL":

@@ -26,6 +26,10 @@ def query(select: str, rest: str = "FROM s GROUP BY a EMIT CHANGES;", properties
     return f"{STREAM}CREATE TABLE q {properties} AS SELECT {select} {rest}"
 
 
+def projected(select: str, rest: str = "FROM s EMIT CHANGES;", properties: str = "") -> str:
+    return f"{STREAM}CREATE STREAM q {properties} AS SELECT {select} {rest}"
+
+
 def where(condition: str) -> str:
     return query("a, COUNT(*) AS n", f"FROM s WHERE {condition} GROUP BY a EMIT CHANGES;")
 
@@ -35,13 +39,16 @@ def value(expression: str) -> str:
     return query(f"a, MAX({expression}) AS v")
 
 
+INSERTS = STREAM + "CREATE STREAM o (k VARCHAR KEY, a INT) WITH (kafka_topic='o', value_format='json');"
+
 STATEMENTS = [
     ("▼", "no query"),
     ("▼" + stream("a INT"), "no query"),
     (stream("▼__a INT"), "the engine's own"),
     (stream("▼`__a` INT"), "the engine's own"),
     ("▼CRATE TABLE x;", "expected CREATE, found CRATE"),
-    ("▼INSERT INTO s SELECT * FROM t EMIT CHANGES;", "INSERT is not supported"),
+    ("INSERT INTO ▼s SELECT * FROM t EMIT CHANGES;", "unknown stream S"),
+    ("▼INSERT INTO s VALUES (1);", "INSERT INTO … VALUES is not supported in a pipeline"),
     ("▼SELECT a FROM s EMIT CHANGES;", "CREATE TABLE … AS"),
     ("▼DROP TABLE q;", "DROP is not supported"),
     ("▼SET 'a'='b';", "SET is not supported"),
@@ -122,8 +129,8 @@ STREAMS = [
     (stream("a INT", "kafka_topic='x', value_format=▼'avro'"), "'avro' is not supported here"),
     (stream("a INT", "kafka_topic='x', value_format=▼'jsno'"), "did you mean json?"),
     (stream("a INT", "kafka_topic='x', value_format='json', key_format=▼'json'"), "'json' is not supported here"),
-    ("▼CREATE STREAM s WITH (kafka_topic='x') AS SELECT a FROM t EMIT CHANGES;", "CREATE STREAM AS SELECT is not"),
-    ("▼CREATE STREAM s AS SELECT a FROM t EMIT CHANGES;", "CREATE STREAM AS SELECT is not"),
+    ("CREATE STREAM s WITH (kafka_topic='x') AS SELECT a FROM ▼t EMIT CHANGES;", "unknown stream T"),
+    (stream("a INT").replace("(a", "▼(a")[:-1] + " AS SELECT a FROM t;", "a query gives the columns itself"),
     (stream("a INT")[:-1] + " ▼x;", "expected ; found X"),
 ]
 
@@ -303,6 +310,49 @@ EXPRESSIONS = [
     (where("a = ▼;"), "expected an expression"),
 ]
 
+PROJECTIONS = [
+    (projected("k, a", "FROM s ▼GROUP BY a EMIT CHANGES;"), "GROUP BY gives a table"),
+    (projected("k, a", "FROM s ▼HAVING a > 1 EMIT CHANGES;"), "HAVING needs GROUP BY"),
+    (projected("k, a", "FROM s ▼WINDOW TUMBLING (SIZE 1 HOUR) EMIT CHANGES;"), "WINDOW needs GROUP BY"),
+    (projected("k, ▼COUNT(*)"), "an aggregate may not stand in a SELECT without GROUP BY"),
+    (projected("a").replace("SELECT", "▼SELECT"), "key missing from projection"),
+    (projected("k, a", "FROM s PARTITION BY ▼b EMIT CHANGES;"), "key missing from projection"),
+    (projected("k, a", "FROM s PARTITION BY a, ▼k EMIT CHANGES;"), "PARTITION BY takes one expression"),
+    (projected("k, d", "FROM s PARTITION BY ▼d EMIT CHANGES;"), "a double cannot be a group key"),
+    (projected("k, ▼k AS again, a"), "key K is selected twice"),
+    (projected("k").replace("SELECT", "▼SELECT"), "no value column"),
+    (projected("k, ▼x.*"), "X is not a source of this query"),
+    (projected("k, a, ▼a"), "column A is in the result twice"),
+    (projected("k, ▼NULL AS x"), "NULL has no type"),
+    (projected("k, a", "FROM s▼;"), "EMIT CHANGES is missing"),
+    (projected("k, a", "FROM s EMIT ▼FINAL;"), "EMIT FINAL is not supported"),
+    (projected("k, a", "FROM s EMIT CHANGES ▼LIMIT 3;"), "LIMIT is not supported"),
+    (projected("k, a", "FROM s WHERE a = 1 ▼b;"), "expected EMIT CHANGES, found B"),
+    (projected("k, a", properties="WITH (emit=▼'sometimes')"), "EMIT is 'commit' or 'every-record'"),
+    (query("a, COUNT(*)", properties="▼WITH (emit='every-record')"), "one result per record is not supported yet"),
+    (INSERTS + "INSERT INTO o ▼SELECT k, b FROM s EMIT CHANGES;", "column A of O is not selected"),
+    (INSERTS + "INSERT INTO o ▼SELECT k, a, b FROM s EMIT CHANGES;", "O has no column B"),
+    (INSERTS + "INSERT INTO o ▼SELECT k, b AS a FROM s EMIT CHANGES;", "column A is bigint, in O it is int"),
+    (INSERTS + "INSERT INTO ▼oo SELECT k, a FROM s EMIT CHANGES;", "did you mean O?"),
+    (INSERTS + "INSERT INTO ▼s SELECT * FROM s EMIT CHANGES;", "the query's own source"),
+    (INSERTS + "INSERT INTO o WITH (query_id=▼'a b') SELECT k, a FROM s EMIT CHANGES;", "letters, digits and _"),
+]
+WINDOWS = [
+    (query("a, COUNT(*)", f"FROM s {window} GROUP BY a EMIT CHANGES;"), fragment)
+    for window, fragment in [
+        ("WINDOW ▼TUBMLING (SIZE 1 DAY)", "did you mean TUMBLING?"),
+        ("WINDOW TUMBLING (▼1 DAY)", "expected SIZE"),
+        ("WINDOW TUMBLING (SIZE 1 ▼WEEK)", "expected a unit of time"),
+        ("WINDOW TUMBLING (SIZE ▼0 DAYS)", "at least 1 millisecond"),
+        ("WINDOW HOPPING (SIZE 1 HOUR▼)", "expected ,"),
+        ("WINDOW HOPPING (SIZE 1 HOUR, ADVANCE BY ▼2 HOURS)", "at most its size"),
+        ("WINDOW TUMBLING (SIZE 1 HOUR, RETENTION ▼1 HOUR, GRACE PERIOD 1 SECOND)", "RETENTION is shorter"),
+        ("WINDOW TUMBLING (SIZE 1 HOUR, GRACE ▼1 SECOND)", "expected PERIOD"),
+        ("▼WINDOW SESSION (1 HOUR)", "SESSION windows are not supported yet"),
+        ("WINDOW TUMBLING (SIZE 1 HOUR ▼FOO 1 DAY)", "expected , or )"),
+    ]
+]
+
 ALL = [
     pytest.param(marked, fragment, id=f"{group}-{index}")
     for group, cases in (
@@ -313,6 +363,8 @@ ALL = [
         ("key", KEYS),
         ("aggregate", AGGREGATES),
         ("expression", EXPRESSIONS),
+        ("projection", PROJECTIONS),
+        ("window", WINDOWS),
     )
     for index, (marked, fragment) in enumerate(cases)
 ]

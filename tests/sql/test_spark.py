@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pipelines.plan import Query
 from pipelines.sql import parse_pipeline
 from pipelines.sql.expression import RowExpressions
+from pipelines.sql.read_expression import read_expression
 from pipelines.sql.script import read_statements
-from pipelines.sql.table import read_expression
 
 STREAM = (
     "CREATE STREAM s (a INT, b BIGINT, d DOUBLE, f BOOLEAN, t VARCHAR, m DECIMAL(10, 2), na INT, nb BIGINT, nd DOUBLE,"

@@ -1,0 +1,42 @@
+"""What a stateless plan leaves open until its topics are looked at: its tasks, and its result topic's shape."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipelines.plan import Query
+from statestore.errors import InvalidConfig
+from statestore.kafka import Admin
+
+
+def resolved(query: Query, admin: Admin) -> Query:
+    """The plan with a task for each source partition, and as many result partitions unless it says otherwise.
+
+    A result topic that exists already, as that of INSERT INTO, keeps its partitions. Raises `InvalidConfig` if the
+    source does not exist.
+    """
+    if not query.stateless or query.tasks:
+        return query
+    found = admin.describe([query.source.topic, query.output_topic])
+    if query.source.topic not in found:
+        raise InvalidConfig("source topic does not exist", topic=query.source.topic, query=query.name)
+    tasks = found[query.source.topic].partitions
+    existing = found.get(query.output_topic)
+    partitions = query.output_partitions or (existing.partitions if existing is not None else tasks)
+    return replace(query, tasks=tasks, output_partitions=partitions)
+
+
+def resolved_as(query: Query, deployed: Query) -> Query:
+    """The plan with what was left open taken from its deployed form, so that the two can be compared."""
+    if not query.stateless:
+        return query
+    partitions = query.output_partitions or deployed.output_partitions
+    return replace(query, tasks=query.tasks or deployed.tasks, output_partitions=partitions)
+
+
+def result_settings(query: Query, admin: Admin) -> dict[str, str]:
+    """Topic settings of the result: a table keeps the newest value of a key, a stream all for as long as its source."""
+    if not query.stateless:
+        return {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+    retention = admin.configs(query.source.topic).get("retention.ms", "-1")
+    return {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "retention.ms": retention}
