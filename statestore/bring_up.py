@@ -51,15 +51,13 @@ class BringUp:
         repository: Repository | None,
         open_database: Open,
         on_progress: Progress,
-        *,
-        pin_life_s: float = 6 * 3_600.0,
     ) -> None:
         self._spec = spec
         self._reader = reader
         self._repository = repository
         self._open = open_database
         self._on_progress = on_progress
-        self._pin_life_s = pin_life_s
+        self.pin_life_s = 3_600.0
         self._database: TaskDatabase | None = None
 
     def run(self, found: Found, database: TaskDatabase | None) -> BroughtUp:
@@ -134,7 +132,7 @@ class BringUp:
             self._repository,
             manifest,
             self._spec.folder,
-            pin_life_s=self._pin_life_s,
+            pin_life_s=self.pin_life_s,
             on_progress=self._on_progress,
             release=self._close,
         )

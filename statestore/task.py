@@ -154,6 +154,8 @@ class Task:
     def _recover(self, on_progress: Progress) -> BroughtUp:
         found, repository, database = self._look()
         way = BringUp(self.spec, self._reader, repository, self._open_database, on_progress)
+        if self._snapshots is not None:
+            way.pin_life_s = self._snapshots.config.pin_life_s
         try:
             return way.run(found, database)
         except BaseException:

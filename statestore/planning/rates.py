@@ -17,16 +17,18 @@ FILE = "rates.json"
 # Below these a measurement says more about waiting than about speed.
 _RECORDS_MIN = 20_000
 _BYTES_MIN = 4 * 1024 * 1024
-# Weight of the newest measurement.
-_NEW = 0.5
+# Weight of the newest measurement; the first takes the place of the guess.
+_NEW = 0.7
+_REPLAY_GUESS = 200_000.0
+_RESTORE_GUESS = {"file": 200e6, "s3": 60e6}
 
 
 @dataclass(frozen=True)
 class Rates:
     """Speeds of one task's recovery while its neighbours recover too, and the fixed costs in seconds."""
 
-    replay_records_per_s: float = 200_000.0
-    restore_bytes_per_s: Mapping[str, float] = field(default_factory=lambda: {"file": 200e6, "s3": 60e6})
+    replay_records_per_s: float = _REPLAY_GUESS
+    restore_bytes_per_s: Mapping[str, float] = field(default_factory=lambda: dict(_RESTORE_GUESS))
     begin_replay_s: float = 0.2
     begin_restore_s: float = 0.2
 
@@ -42,18 +44,21 @@ class Rates:
         """After a replay that took so long."""
         if records < _RECORDS_MIN or seconds <= 0:
             return self
-        return replace(self, replay_records_per_s=_mixed(self.replay_records_per_s, records / seconds))
+        return replace(self, replay_records_per_s=_mixed(self.replay_records_per_s, _REPLAY_GUESS, records / seconds))
 
     def with_restore(self, size: int, seconds: float, scheme: str) -> Rates:
         """After a restore that took so long."""
         if size < _BYTES_MIN or seconds <= 0:
             return self
-        before = self.restore_bytes_per_s.get(scheme, size / seconds)
-        return replace(self, restore_bytes_per_s={**self.restore_bytes_per_s, scheme: _mixed(before, size / seconds)})
+        guess = _RESTORE_GUESS.get(scheme, 0.0)
+        before = self.restore_bytes_per_s.get(scheme, guess)
+        return replace(
+            self, restore_bytes_per_s={**self.restore_bytes_per_s, scheme: _mixed(before, guess, size / seconds)}
+        )
 
 
-def _mixed(before: float, now: float) -> float:
-    return (1 - _NEW) * before + _NEW * now
+def _mixed(before: float, guess: float, now: float) -> float:
+    return now if before == guess else (1 - _NEW) * before + _NEW * now
 
 
 def load_rates(folder: Path) -> Rates:

@@ -276,7 +276,7 @@ def test_deploy_shows_where_the_sql_is_wrong(home: Path) -> None:
 def test_status_without_a_stack_shows_it_and_makes_nothing(home: Path) -> None:
     result = call("status")
     assert_clean(result, 0)
-    assert 3 == result.stdout.count("stopped")
+    assert 4 == result.stdout.count("stopped")
     assert "rollforward up" in result.stdout
     assert not home.exists()
 

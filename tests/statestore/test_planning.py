@@ -215,7 +215,8 @@ def test_a_snapshot_that_failed_is_not_tried_again() -> None:
 
 def test_measured_rates_are_kept_and_small_measurements_are_not(tmp_path: Path) -> None:
     rates = Rates().with_replay(1_000_000, 2.0).with_restore(100_000_000, 1.0, "s3")
-    assert (350_000, 80e6) == (rates.replay_records_per_s, rates.restore_bytes_per_s["s3"])
+    assert (500_000, 100e6) == (rates.replay_records_per_s, rates.restore_bytes_per_s["s3"])
+    assert pytest.approx(0.3 * 500_000 + 0.7 * 100_000) == rates.with_replay(100_000, 1.0).replay_records_per_s
     assert rates == rates.with_replay(10, 5.0).with_restore(10, 5.0, "s3")
     save_rates(tmp_path, rates)
     assert rates == load_rates(tmp_path)
