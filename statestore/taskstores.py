@@ -172,6 +172,8 @@ def _parse(raw: bytes, store: str) -> StoreVersion:
         found = fields.pop("format")
         if found != FORMAT:
             raise FormatUnsupported("store has another format", store=store, found=found, supported=FORMAT)
+        if fields["offset"] is not None and fields["offset"] < 0:
+            fields["offset"] = None
         return StoreVersion(**{**fields, "position": Position.from_json(fields["position"])})
     except (ValueError, TypeError, KeyError) as error:
         raise TaskCorrupted("what the store stands at is unreadable", store=store, error=error) from error

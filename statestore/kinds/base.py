@@ -127,6 +127,8 @@ class Kind(StateStore):
         """For subclasses: the transaction is open and stands at the committed version."""
 
     def commit(self, offset: int | None) -> None:
+        if offset is not None and offset < 0:
+            raise ValueError(f"an offset must not be negative: {offset}")
         version = replace(self._committed, offset=offset, stream_time_ms=self._stream_time_ms, position=self._position)
         written = replace(version, offset=None) if self._unprotected else version
         self.transaction.commit(*self.context.version_entries(self._name, written))

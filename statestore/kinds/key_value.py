@@ -95,7 +95,7 @@ class _Live(StoreIterator[bytes, bytes]):
 
     def _look(self) -> tuple[bytes, bytes] | None:
         while (entry := self._beneath._look()) is not None:
-            if self._store.get(entry[0]) is not None:
+            if self._store.transaction.get(self._store._space, entry[0]) is not None:
                 return entry
             next(self._beneath)
         return None

@@ -153,13 +153,13 @@ POINTS = {
 AGAIN = ("secondary.roll-forward", "secondary.in-copy", "secondary.before-last-write", "secondary.copied")
 
 
-def dies(folder: Path, point: str, act: str) -> None:
+def dies(folder: Path, point: str, act: str, module: str = __name__) -> None:
     """`act` runs in a process of its own until the armed point kills it."""
     points = folder / "points"
     points.mkdir(exist_ok=True)
     arm(points, point)
     environment = {**os.environ, "ROLLFORWARD_FAILPOINTS": str(points), "PYTHONPATH": os.pathsep.join(sys.path)}
-    program = f"from pathlib import Path\nfrom {__name__} import {act}\n{act}(Path({str(folder)!r}))"
+    program = f"from pathlib import Path\nfrom {module} import {act}\n{act}(Path({str(folder)!r}))"
     died = subprocess.run([sys.executable, "-c", program], env=environment, timeout=60, check=False)
     assert -signal.SIGKILL == died.returncode
 

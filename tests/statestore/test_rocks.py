@@ -1,0 +1,112 @@
+"""RocksDB as a base: spaces that come and go under readers, views, and damage that must not pass for an end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from statestore.config import RocksConfig
+from statestore.errors import InvalidStateStore, TaskCorrupted
+from statestore.rocks import Database
+
+ENTRIES = [(b"%05d" % number, b"value %05d" % number * 5) for number in range(5000)]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = Database(tmp_path / "db", ["s"], RocksConfig())
+    database.write({"s": ENTRIES})
+    yield database
+    database.close()
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_dropped_space_stays_readable_for_who_reads_it_and_for_nobody_else(database: Database, flushed: bool) -> None:
+    if flushed:
+        database.flush()
+    scan, view = database.scan("s"), database.view(["s"])
+    first = next(scan)
+    database.drop("s")
+    database.drop("s")
+    assert (None, [], []) == (database.get("s", b"00001"), database.spaces(), list(database.scan("s")))
+    database.write({"s": [(b"new", b"1")]})
+    assert [(b"new", b"1")] == list(database.scan("s"))
+    assert ENTRIES == [first, *scan]
+    assert (ENTRIES, ENTRIES[1][1]) == (list(view.scan("s")), view.get("s", b"00001"))
+    view.close()
+
+
+def test_spaces_come_back_after_reopening(database: Database, tmp_path: Path) -> None:
+    database.write({"t": [(b"a", b"1")]})
+    database.create("empty")
+    database.drop("s")
+    database.close()
+    again = Database(tmp_path / "db", [], RocksConfig())
+    assert (["empty", "t"], b"1") == (again.spaces(), again.get("t", b"a"))
+    again.close()
+
+
+@pytest.mark.parametrize("inclusive", [True, False])
+@pytest.mark.parametrize("reverse", [True, False])
+@pytest.mark.parametrize(("lower", "upper"), [(0, 4999), (10, 20), (4990, 6000), (None, 7), (4000, None), (None, None)])
+def test_a_view_and_a_scan_cut_ranges_alike(
+    database: Database, lower: int | None, upper: int | None, reverse: bool, inclusive: bool
+) -> None:
+    view = database.view(["s"])
+    low, high = (None if end is None else b"%05d" % end for end in (lower, upper))
+    expected = [
+        entry
+        for entry in ENTRIES
+        if (low is None or entry[0] >= low) and (high is None or entry[0] < high or (inclusive and entry[0] == high))
+    ]
+    for source in (database, view):
+        found = source.scan("s", lower=low, upper=high, upper_inclusive=inclusive, reverse=reverse)
+        assert (expected[::-1] if reverse else expected) == list(found)
+    view.close()
+
+
+def test_a_view_sees_no_later_write(database: Database) -> None:
+    view = database.view(["s", "unknown"])
+    one, other = view.scan("s"), view.scan("s", reverse=True)
+    assert (ENTRIES[0], ENTRIES[-1]) == (next(one), next(other))
+    database.write({"s": [(b"00001", None), (b"00002", b"changed")]}, {"s": [(b"00100", b"04000")]})
+    assert [value for _, value in ENTRIES[:3]] == view.get_many("s", [b"00000", b"00001", b"00002"])
+    assert (None, None, ["s"]) == (view.get("s", b"x"), view.get("unknown", b"x"), view.spaces())
+    assert ENTRIES[1:] == list(one)
+    assert ENTRIES[-2::-1] == list(other)
+    view.close()
+    assert len(ENTRIES) - 1 - 3901 == len(list(database.scan("s")))
+
+
+def test_closing_ends_everything_that_reads(database: Database, tmp_path: Path) -> None:
+    scan, view = database.scan("s"), database.view(["s"])
+    viewed = view.scan("s")
+    next(scan), next(viewed)
+    database.close()
+    for read in (lambda: next(scan), lambda: view.get("s", b"a"), lambda: database.get("s", b"a"), database.spaces):
+        with pytest.raises(InvalidStateStore):
+            read()
+    with pytest.raises(InvalidStateStore):
+        list(viewed)
+    Database(tmp_path / "db", [], RocksConfig()).close()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("place", [0.05, 0.5, 0.8])
+def test_a_flipped_byte_is_corruption_and_not_the_end_of_a_scan(
+    database: Database, tmp_path: Path, place: float, reverse: bool
+) -> None:
+    database.flush()
+    database.close()
+    file = max((tmp_path / "db").glob("*.sst"), key=lambda path: path.stat().st_size)
+    raw = bytearray(file.read_bytes())
+    raw[int(len(raw) * place)] ^= 0x40
+    file.write_bytes(raw)
+    with pytest.raises(TaskCorrupted):
+        damaged = Database(tmp_path / "db", ["s"], RocksConfig())
+        try:
+            assert len(list(damaged.scan("s", reverse=reverse))) == len(ENTRIES)
+        finally:
+            damaged.close()
