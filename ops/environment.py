@@ -24,7 +24,11 @@ Progress = Callable[[str, str], None]
 
 def settings_now(**overrides: object) -> Settings:
     """Settings with the running local stack's broker and S3 server where none is configured. Starts and resolves nothing."""
-    settings = load_settings(**overrides)
+    return on_local_stack(load_settings(**overrides))
+
+
+def on_local_stack(settings: Settings) -> Settings:
+    """These settings, with what the local stack of their home gives where it runs."""
     updates: dict[str, object] = {}
     stack = Stack(settings.home)
     if not settings.bootstrap_servers:

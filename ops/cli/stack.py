@@ -139,7 +139,9 @@ def down(
 
 def stop_everything(settings: Settings, tell: Progress, *, wipe: bool = False) -> dict[str, Any]:
     """Pipelines first, so that they end between two batches, then the stack."""
-    pipelines = stop_pipelines(settings, tell)
+    from ops.environment import on_local_stack
+
+    pipelines = stop_pipelines(on_local_stack(settings), tell)
     status = stack_of(settings).down(wipe=wipe, on_progress=tell)
     return {"stopped_pipelines": pipelines, **status.to_json()}
 
@@ -167,11 +169,11 @@ def _await_launch(settings: Settings, registry: Registry, name: str, tell: Progr
     from ops import control
     from pipelines.metastore.embedded import want
     from pipelines.registry import STOPPED
-    from statestore.errors import Unavailable, Unrecoverable
+    from statestore.errors import InvalidConfig, Unavailable, Unrecoverable
 
     try:
         want(name, STOPPED, settings, registry)
-    except (Unavailable, Unrecoverable) as error:
+    except (InvalidConfig, Unavailable, Unrecoverable) as error:
         # Nothing is to be left running, whatever the log says of it later.
         tell(name, f"is ended, but the metastore still wants it to run: {error.message}")
     deadline = time.monotonic() + LAUNCH_S
