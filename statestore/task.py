@@ -229,7 +229,7 @@ class Task:
                 raise Unavailable("task went on while rows were staged", task=self.spec.name, batch=staged.batch)
             staged.closed = True
             self.store.rollback()
-            self.store.put_all(self.spec.store.name, zip(staged.keys, staged.states, strict=True))
+            self.store.put_columns(self.spec.store.name, staged.keys, staged.states)
             self._staged = staged
             reach("stage.closed")
 
