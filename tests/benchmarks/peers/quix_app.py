@@ -105,6 +105,10 @@ def folded(fold: Fold, row: Callable[[list[Any]], Value]) -> Callable[[Value, St
     return step
 
 
+def route_and_day(flight: Value) -> str:
+    return ":".join(str(flight[name]) for name in ("origin", "dest", "year", "month", "day"))
+
+
 FOLDS = {
     "key-totals": ("totals", totals, totals_row),
     "last-per-key": ("last", last, last_row),
@@ -122,13 +126,10 @@ def build(app: Application, workload: str, name: str, source: str) -> None:
         rows = high.apply(lambda b: {"AUCTION": b["auction"], "AT": b["dateTime"], "DOUBLED": b["price"] * 2})
         rows.to_topic(out("high"))
     elif workload == "flights":
-        by_carrier = frame.group_by(lambda f: f["carrier"], name="carriers", key_serializer="str")
+        text = {"key_serializer": "str", "key_deserializer": "str"}
+        by_carrier = frame.group_by(lambda f: f["carrier"], name="carriers", **text)
         by_carrier.apply(folded(delays, delays_row), stateful=True).to_topic(out("carrier_delays"))
-        by_route = frame.group_by(
-            lambda f: f"{f['origin']}:{f['dest']}:{f['year']}:{f['month']}:{f['day']}",
-            name="routes",
-            key_serializer="str",
-        )
+        by_route = frame.group_by(route_and_day, name="routes", **text)
         by_route.apply(folded(route_day, route_day_row), stateful=True).to_topic(out("route_days"))
     else:
         table, fold, row = FOLDS[workload]

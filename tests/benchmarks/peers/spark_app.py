@@ -145,7 +145,7 @@ def main() -> None:
     for table, frame in tables.items():
         columns = [column for column in frame.columns if column != "key"]
         (
-            frame.select("key", f.to_json(f.struct(*columns)).alias("value"))
+            frame.select("key", f.to_json(f.struct(*columns), {"ignoreNullFields": "false"}).alias("value"))
             .writeStream.format("kafka")
             .option("kafka.bootstrap.servers", bootstrap)
             .option("kafka.compression.type", "lz4")
