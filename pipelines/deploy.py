@@ -96,15 +96,20 @@ class KafkaWorld:
         changelog = names.changelog_topic(pipeline, query.store)
         batches = names.batches_topic(pipeline, query.name)
         self._require_unused([changelog, batches], pipeline)
-        self._create(names.dead_letter_topic(pipeline), 1, DEAD_LETTER_SETTINGS)
         query = resolved(query, self._admin)
-        self._create(query.output_topic, query.output_partitions, result_settings(query, self._admin))
-        changelog_id = self._create(changelog, query.tasks, CHANGELOG_SETTINGS)
-        _require_compacted(self._admin, changelog)
-        # One partition a task, and one for the driver.
-        batches_id = self._create(batches, query.tasks + 1, BATCHES_SETTINGS)
-        _require_compacted(self._admin, batches)
-        return {"plan": query_to_json(query), "batches_topic_id": batches_id, "changelog_topic_id": changelog_id}
+        wanted = {
+            names.dead_letter_topic(pipeline): (1, DEAD_LETTER_SETTINGS),
+            query.output_topic: (query.output_partitions, result_settings(query, self._admin)),
+            changelog: (query.tasks, CHANGELOG_SETTINGS),
+            # One partition a task, and one for the driver.
+            batches: (query.tasks + 1, BATCHES_SETTINGS),
+        }
+        made = self._admin.create_all(wanted, replication=self._replication)
+        return {
+            "plan": query_to_json(query),
+            "batches_topic_id": made[batches].topic_id,
+            "changelog_topic_id": made[changelog].topic_id,
+        }
 
     def remove(self, topics: dict[str, str], groups: list[str]) -> list[str]:
         """Delete the topics that still have the given ids, and the groups; gives the names of what was deleted."""
@@ -117,13 +122,10 @@ class KafkaWorld:
         self._admin.delete_groups(left)
         return ours + left
 
-    def _create(self, name: str, partitions: int, settings: dict[str, str]) -> str:
-        created = self._admin.create(name, partitions=partitions, settings=settings, replication=self._replication)
-        return created.topic_id
-
     def _require_unused(self, topics: list[str], pipeline: str) -> None:
-        """A new pipeline must not take the state of one that had its name for its own."""
+        """Topics that are there already: a new pipeline must not take the state of one that had its name for its own."""
         for topic in self._admin.describe(topics).values():
+            _require_compacted(self._admin, topic.name)
             if any(self._admin.ends(topic.name, partitions=topic.partitions).values()):
                 raise InvalidInput(
                     "topic holds the state of an earlier pipeline of this name",

@@ -193,6 +193,9 @@ class TransactionalProducer:
     def init(self) -> None:
         """Take the id over: returns when no older transaction of it is open any more."""
         if self._transactions:
+            # Without a connected broker the client asks for the coordinator again only after half a second.
+            with suppress(ck.KafkaException):
+                self._producer.list_topics("__transaction_state", timeout=2)
             self._bounded("init_transactions", self._producer.init_transactions)
 
     def begin(self) -> None:
@@ -360,7 +363,9 @@ class Reader:
     def _chunks(self, consumer: ck.Consumer, topic: str, partition: int, stop: int) -> Iterator[list[Record]]:
         deadline = time.monotonic() + self._config.request_timeout_s
         while True:
-            messages = consumer.consume(_REPLAY_CHUNK, timeout=0.2)
+            # The client waits its whole time for a full chunk: so for one first, then a moment for those behind it.
+            messages = consumer.consume(1, timeout=0.2)
+            messages += consumer.consume(_REPLAY_CHUNK - 1, timeout=0.005) if messages else []
             chunk: list[Record] = []
             finished = False
             for message in messages:
@@ -455,34 +460,51 @@ class Admin:
 
     def create(self, name: str, *, partitions: int, settings: Mapping[str, str], replication: int = -1) -> Topic:
         """Create the topic unless it exists. Raises `InvalidConfig` if it exists with other partitions."""
-        existing = self.describe([name]).get(name)
-        if existing is None:
-            new = NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(settings))
-            future = self._admin.create_topics([new], request_timeout=self._config.request_timeout_s)[name]
+        return self.create_all({name: (partitions, settings)}, replication=replication)[name]
+
+    def create_all(
+        self, wanted: Mapping[str, tuple[int, Mapping[str, str]]], *, replication: int = -1
+    ) -> dict[str, Topic]:
+        """Create those of the topics, name: (partitions, settings), that do not exist, in one request; gives them all.
+
+        Raises `InvalidConfig` if one exists with other partitions.
+        """
+        names = list(wanted)
+        missing = sorted(set(names) - set(self.describe(names)))
+        if missing:
+            self._create(
+                [
+                    NewTopic(name, wanted[name][0], replication_factor=replication, config=dict(wanted[name][1]))
+                    for name in missing
+                ]
+            )
+        found = self._await(names)
+        for name, (partitions, _) in wanted.items():
+            if found[name].partitions != partitions:
+                raise InvalidConfig(
+                    "topic exists with another number of partitions",
+                    topic=name,
+                    found=found[name].partitions,
+                    wanted=partitions,
+                    hint="use another pipeline name, or delete the topic if nothing needs it",
+                )
+        return found
+
+    def _create(self, topics: list[NewTopic]) -> None:
+        for name, future in self._admin.create_topics(topics, request_timeout=self._config.request_timeout_s).items():
             try:
                 future.result()
             except ck.KafkaException as raised:
                 if raised.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
                     raise _unavailable("create_topics", raised.args[0].str(), self._config, topic=name) from raised
-            existing = self._await(name)
-        if existing.partitions != partitions:
-            raise InvalidConfig(
-                "topic exists with another number of partitions",
-                topic=name,
-                found=existing.partitions,
-                wanted=partitions,
-                hint="use another pipeline name, or delete the topic if nothing needs it",
-            )
-        return existing
 
-    def _await(self, name: str) -> Topic:
+    def _await(self, names: Sequence[str]) -> dict[str, Topic]:
         deadline = time.monotonic() + self._config.request_timeout_s
-        while time.monotonic() < deadline:
-            topic = self.describe([name]).get(name)
-            if topic is not None:
-                return topic
-            time.sleep(0.05)
-        raise _unavailable("topic creation", "time-out", self._config, topic=name)
+        while len(found := self.describe(names)) < len(set(names)):
+            if time.monotonic() >= deadline:
+                raise _unavailable("topic creation", "time-out", self._config, topics=", ".join(names))
+            time.sleep(0.02)
+        return found
 
     def await_gone(self, name: str) -> None:
         """Return when the topic is deleted: that goes on after `delete` has returned."""
