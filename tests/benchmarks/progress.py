@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import confluent_kafka as ck
 
+from tests.benchmarks.topics import PARTITIONS
+
 POLL_S = 0.05
 # A new broker has no coordinator yet: nothing is committed.
 NOT_READY = {
@@ -23,35 +25,34 @@ NOT_READY = {
 
 
 class Groups:
-    """The committed offsets of a topic in one or several consumer groups; the slowest group tells how far."""
+    """The committed offsets of topics in consumer groups; the slowest pair of group and topic tells how far."""
 
-    def __init__(self, bootstrap: str, groups: list[str], topic: str) -> None:
+    def __init__(self, bootstrap: str, pairs: list[tuple[str, str]]) -> None:
         # A consumer that never subscribes only asks: it is no member of the group.
-        self._readers = [ck.Consumer({"bootstrap.servers": bootstrap, "group.id": group}) for group in groups]
-        found = self._readers[0].list_topics(topic, timeout=20).topics[topic].partitions
-        self._partitions = [ck.TopicPartition(topic, number) for number in found]
+        self._readers = [
+            (
+                ck.Consumer({"bootstrap.servers": bootstrap, "group.id": group}),
+                [ck.TopicPartition(topic, number) for number in range(PARTITIONS)],
+            )
+            for group, topic in pairs
+        ]
 
     def committed(self) -> int:
-        """Records of the topic that every group has committed; 0 before the first commit."""
-        return min(self._committed(reader) for reader in self._readers)
+        """Offsets that every group has committed of its topic, added up over the partitions; 0 before the first."""
+        return min(self._committed(*reader) for reader in self._readers)
 
-    def _committed(self, reader: ck.Consumer) -> int:
+    def _committed(self, reader: ck.Consumer, partitions: list[ck.TopicPartition]) -> int:
         try:
-            found = reader.committed(self._partitions, timeout=20)
+            found = reader.committed(partitions, timeout=20)
         except ck.KafkaException as error:
             if error.args[0].code() not in NOT_READY:
                 raise
             return 0
         return sum(max(0, partition.offset) for partition in found)
 
-    def end(self) -> int:
-        """The topic's end offsets, added up: markers of transactions count."""
-        ends = (self._readers[0].get_watermark_offsets(partition, timeout=20) for partition in self._partitions)
-        return sum(end for _, end in ends)
-
     def close(self) -> None:
         """Close the connections."""
-        for reader in self._readers:
+        for reader, _ in self._readers:
             reader.close()
 
 

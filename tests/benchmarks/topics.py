@@ -19,12 +19,26 @@ def create(bootstrap: str, *names: str) -> None:
         future.result()
 
 
-def delete_all_of(bootstrap: str, *prefixes: str) -> None:
-    """Delete the topics that begin with one of the prefixes: a whole run makes more than most disks hold."""
+def delete_all_of(bootstrap: str, part: str) -> None:
+    """Delete the topics that have `part` in their names: a whole run makes more than most disks hold."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    found = [name for name in admin.list_topics(timeout=20).topics if name.startswith(prefixes)]
+    found = [name for name in admin.list_topics(timeout=20).topics if part in name]
     for future in admin.delete_topics(found).values() if found else ():
         future.result()
+
+
+def end_offsets(bootstrap: str, part: str) -> int:
+    """The ends of all topics that have `part` in their names, added up: markers of transactions count as well."""
+    consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": "benchmark-reader"})
+    try:
+        return sum(
+            consumer.get_watermark_offsets(ck.TopicPartition(name, partition), timeout=20)[1]
+            for name, topic in consumer.list_topics(timeout=20).topics.items()
+            if part in name
+            for partition in topic.partitions
+        )
+    finally:
+        consumer.close()
 
 
 def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes, int]]) -> None:

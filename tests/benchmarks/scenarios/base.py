@@ -64,7 +64,6 @@ class Scenario:
             finally:
                 system.close()
                 system.remove()
-                topics.delete_all_of(broker.bootstrap, topic)
 
         return interleaved(self.name, systems, 1 if self.slow else options.rounds, one, tell)
 

@@ -85,20 +85,24 @@ class System(ABC):
         return self.process.pid
 
     def committed(self) -> int:
-        """Records of the source that it has committed."""
+        """Records of the source that it has committed, through all its stages.
+
+        Topics of its own between the stages hold markers of transactions too, so it may come out larger by a few.
+        """
         return self._groups.committed()
 
     @cached_property
     def _groups(self) -> Groups:
-        return Groups(self.broker.bootstrap, self.groups(), self.topic)
+        pairs = [(group, self.topic) for group in self.groups()]
+        return Groups(self.broker.bootstrap, [*pairs, *((self.run, topic) for topic in self.inner_topics())])
 
     def groups(self) -> list[str]:
         """Its consumer groups."""
         return [self.run]
 
-    def finished(self) -> bool:
-        """Whether nothing is under way behind what `committed` counts."""
-        return True
+    def inner_topics(self) -> list[str]:
+        """Topics through which it passes every record to a second stage."""
+        return []
 
     def cpu(self) -> dict[str, float]:
         """CPU seconds so far by kind of process."""
@@ -151,7 +155,7 @@ class System(ABC):
             self._groups.close()
 
     def remove(self) -> None:
-        """Delete what the run has left: its topics and its folder."""
+        """Delete what the run has left: its folder, and every topic with its name in it."""
         topics.delete_all_of(self.broker.bootstrap, self.run)
         shutil.rmtree(self.folder)
 

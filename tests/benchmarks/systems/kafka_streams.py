@@ -10,13 +10,12 @@ from pathlib import Path
 
 from infra import jars
 from infra.java import find_java
-from tests.benchmarks.progress import Groups
 from tests.benchmarks.systems.base import NotPossible, System
 
 SOURCE = Path(__file__).parents[1] / "peers" / "KafkaStreamsPeer.java"
 HEAP = "1g"
 # The names that the program gives to its groupings of flights.
-REPARTITIONED = ("carriers", "routes")
+GROUPINGS = ("carriers", "routes")
 
 
 class KafkaStreams(System):
@@ -43,16 +42,8 @@ class KafkaStreams(System):
             [self._java, f"-Xmx{HEAP}", "-cp", f"{class_path}{os.pathsep}{self._class_path}", program, *arguments]
         )
 
-    def finished(self) -> bool:
-        """Flights pass repartition topics: those must be read to their ends too."""
-        if self.workload.peer != "flights":
-            return True
-        inner = [Groups(self.broker.bootstrap, [self.run], f"{self.run}-{name}-repartition") for name in REPARTITIONED]
-        try:
-            return all(group.committed() >= group.end() for group in inner)
-        finally:
-            for group in inner:
-                group.close()
+    def inner_topics(self) -> list[str]:
+        return [f"{self.run}-{name}-repartition" for name in GROUPINGS] if self.workload.peer == "flights" else []
 
 
 def compiled(java_home: Path, class_path: str, cache: Path) -> tuple[str, str]:

@@ -13,6 +13,8 @@ from tests.benchmarks.systems.base import NotPossible, System
 
 FOLDER = Path(__file__).parents[1] / "peers"
 LOCK = FOLDER / "quix.lock"
+# The names that the program gives to its groupings of flights.
+GROUPINGS = ("carriers", "routes")
 
 
 class QuixStreams(System):
@@ -34,6 +36,10 @@ class QuixStreams(System):
     def start(self) -> None:
         arguments = [self.workload.peer, self.broker.bootstrap, self.run, self.topic, str(self.folder / "state")]
         self.spawn([str(self._python), str(FOLDER / "quix_app.py"), *arguments])
+
+    def inner_topics(self) -> list[str]:
+        names = GROUPINGS if self.workload.peer == "flights" else ()
+        return [f"repartition__{self.run}--{self.topic}--{name}" for name in names]
 
 
 def virtualenv(cache: Path) -> Path:
