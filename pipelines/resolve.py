@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pipelines.plan import Query
 from statestore.errors import InvalidConfig
-from statestore.kafka import Admin
+
+if TYPE_CHECKING:
+    from statestore.kafka import Admin
 
 
 def resolved(query: Query, admin: Admin) -> Query:

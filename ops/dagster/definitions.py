@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ops.dagster.batches import observe_batches
 from ops.dagster.catalogue import pipeline_assets, unreachable_metastore
 from ops.dagster.deployed import read_deployed
+from ops.dagster.drift import drift_checks
 from ops.dagster.jobs import JOBS
 from ops.dagster.reconcile import reconcile
 from ops.environment import settings_now
@@ -22,10 +23,18 @@ from pipelines.settings import Settings
 def build_definitions(settings: Settings) -> dg.Definitions:
     """Definitions of what is deployed now. Raises for wrong settings only."""
     try:
-        assets = pipeline_assets(*read_deployed(settings))
+        pipelines, broken = read_deployed(settings)
     except (SQLAlchemyError, OSError) as error:
-        assets = [unreachable_metastore(str(error))]
-    return dg.Definitions(assets=assets, jobs=JOBS, sensors=[reconcile, observe_batches])
+        unreachable = [unreachable_metastore(str(error))]
+        return dg.Definitions(assets=unreachable, jobs=JOBS, sensors=[reconcile, observe_batches])
+    checks, schedules = drift_checks(pipelines)
+    return dg.Definitions(
+        assets=pipeline_assets(pipelines, broken),
+        asset_checks=checks,
+        jobs=JOBS,
+        schedules=schedules,
+        sensors=[reconcile, observe_batches],
+    )
 
 
 defs = build_definitions(settings_now())

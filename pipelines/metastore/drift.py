@@ -23,7 +23,7 @@ from pipelines.metastore.service import Metastore
 from pipelines.metastore.validate import DESIRED, DROPPED, PIPELINE
 from pipelines.plan import plan_hash
 from pipelines.registry import PipelineDefinition
-from pipelines.resolve import result_settings
+from pipelines.resolve import resolved_as, result_settings
 from pipelines.settings import Settings
 from pipelines.sql import SqlError, parse_pipeline
 from statestore.kafka import Admin, Topic
@@ -132,17 +132,19 @@ class _Look:
 
     def _text(self, row: PipelineDefinition, queries: list[DeployedQuery]) -> Iterator[Finding]:
         """Whether this program reads the statements as the one did that deployed them."""
+        tasks = next((deployed.query.tasks for deployed in queries if not deployed.query.stateless), 1)
         try:
-            parsed = parse_pipeline(row.sql, pipeline=row.name, default_tasks=queries[0].query.tasks)
+            parsed = parse_pipeline(row.sql, pipeline=row.name, default_tasks=tasks)
         except SqlError as error:
             text = f"its statements do not read any more: {str(error).splitlines()[0]}"
             yield Finding(
                 row.name, "definition", text, hint="it goes on as deployed; deploy it anew under another name"
             )
             return
-        now = {query.name: plan_hash(query) for query in parsed.queries}
+        now = {query.name: query for query in parsed.queries}
         for deployed in queries:
-            if now.get(deployed.query.name) != plan_hash(deployed.query):
+            found, old = now.get(deployed.query.name), deployed.query
+            if found is None or plan_hash(resolved_as(found, old)) != plan_hash(old):
                 text = f"query {deployed.query.name} would be planned otherwise by this program"
                 yield Finding(row.name, "definition", text, hint="it goes on as deployed")
 
@@ -157,7 +159,10 @@ class _Look:
         changelog = names.changelog_topic(pipeline, plan.store)
         yield from self._state(pipeline, changelog, query.changelog_topic_id, plan.tasks, CHANGELOG_SETTINGS)
         yield from self._state(pipeline, query.batches_topic, query.batches_topic_id, plan.tasks + 1, BATCHES_SETTINGS)
-        yield from self._plain(pipeline, plan.output_topic, plan.output_partitions, result_settings(plan, self._admin))
+        # A stream's result is kept as long as its source, which may be gone: that is told above.
+        gone = plan.source.topic not in self._admin.describe([plan.source.topic])
+        settings = {} if gone else result_settings(plan, self._admin)
+        yield from self._plain(pipeline, plan.output_topic, plan.output_partitions, settings)
         yield from self._group(pipeline, query)
 
     def _state(

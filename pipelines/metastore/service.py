@@ -41,14 +41,15 @@ from pipelines.metastore.command import CHECKPOINT, Command, Head, Unreadable, d
 from pipelines.metastore.degraded import Fault, Reason
 from pipelines.metastore.follower import Follower
 from pipelines.metastore.log import VALUE_BYTES_MAX, CommandLog
-from pipelines.metastore.projection import Position, Projection
+from pipelines.metastore.projection import Position, Projection, Snapshot
+from pipelines.metastore.replay import Replay
 from pipelines.metastore.rows import Applied
 from pipelines.metastore.statement import DROP, Statement, require_key
 from pipelines.metastore.validate import DROPPED, Accepted, World, check, validate
 from pipelines.settings import Settings
 from statestore.errors import InvalidInput, InvariantBroken, Unavailable
 from statestore.failpoints import reach
-from statestore.kafka import ProducerFatal, TransactionAborted, TransactionalProducer
+from statestore.kafka import ProducerFatal, Record, TransactionAborted, TransactionalProducer
 
 log = structlog.get_logger()
 Answer = TypeVar("Answer")
@@ -221,6 +222,8 @@ class Metastore:
                 return _repeated(known, statement)
             with self.projection.snapshot() as snapshot:
                 accepted = validate(statement, snapshot, self._world)  # 6
+                value = _encoded(statement, accepted, position.head, key)
+                _require_applicable(value, position.head, snapshot)
             reach("statement.validated")
         except (ProducerFatal, TransactionAborted):
             raise
@@ -230,7 +233,7 @@ class Metastore:
         if not accepted.changes:
             producer.abort()
             return Outcome(key, None, changed=False, names=accepted.names)
-        offset = self._commit(producer, [_encoded(statement, accepted, position.head, key)], key)
+        offset = self._commit(producer, [value], key)
         return Outcome(key, position.head.sequence, changed=True, offset=offset, names=accepted.names)
 
     def _abort(self, producer: TransactionalProducer) -> None:
@@ -361,10 +364,16 @@ def _encoded(statement: Statement, accepted: Accepted, head: Head, key: str) -> 
             bytes_max=VALUE_BYTES_MAX,
             hint="split it into several pipelines",
         )
-    if decode(value) != command:
-        # A command that does not read back would be set aside by everybody.
-        raise InvariantBroken("command does not read back as it was written", kind=command.kind)
     return value
+
+
+def _require_applicable(value: bytes, head: Head, snapshot: Snapshot) -> None:
+    """A command that does not read back or cannot be applied would be set aside by everybody: it is not written."""
+    replay = Replay(head, snapshot.has)
+    replay.feed([Record(None, value, 0, 0)])
+    if replay.set_aside or replay.fault is not None:
+        reasons = [row.error for row in replay.set_aside.values()]
+        raise InvariantBroken("command could not be applied", reason=", ".join(reasons) or replay.fault)
 
 
 def _repeated(known: Applied, statement: Statement) -> Outcome:

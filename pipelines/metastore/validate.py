@@ -152,6 +152,8 @@ def _drop(pipeline: str, snapshot: Snapshot) -> Accepted:
     body = snapshot.get(PIPELINE, pipeline)
     left: dict[str, Any] = {"topics": {}, "groups": []}
     changes = [drop(PIPELINE, pipeline)]
+    # Several queries of a pipeline may write one topic.
+    results: set[str] = set()
     if snapshot.get(DESIRED, pipeline) is not None:
         changes.append(drop(DESIRED, pipeline))
     for stored in body["queries"]:
@@ -159,6 +161,6 @@ def _drop(pipeline: str, snapshot: Snapshot) -> Accepted:
         left["topics"][names.batches_topic(pipeline, query.name)] = stored["batches_topic_id"]
         left["topics"][names.changelog_topic(pipeline, query.store)] = stored["changelog_topic_id"]
         left["groups"].append(names.group(pipeline, query.name))
-        if snapshot.get(RESULT, query.output_topic) is not None:
-            changes.append(drop(RESULT, query.output_topic))
+        results.add(query.output_topic)
+    changes += [drop(RESULT, topic) for topic in sorted(results) if snapshot.has(RESULT, topic)]
     return Accepted((*changes, put(DROPPED, pipeline, left)))

@@ -152,10 +152,10 @@ def test_a_degraded_server_lives_reads_and_refuses(serve: Callable[..., Server],
     log = opened().log
     log.admin.delete([log.topic_name])
     deadline = time.monotonic() + 30
-    while server.get("/ready").status_code == 200:
-        assert time.monotonic() < deadline
+    while "missing" != ((ready := server.get("/ready")).json()["degraded"] or {}).get("reason"):
+        assert time.monotonic() < deadline, ready.text
         time.sleep(0.05)
-    assert "missing" == server.get("/ready").json()["degraded"]["reason"]
+    assert 503 == ready.status_code
     assert 200 == server.get("/live").status_code
     assert [unique] == [shown["name"] for shown in server.get("/pipelines").json()]
     refused = server.post(f"RESUME {unique};")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.metastore.command import Change, decode
+from pipelines.metastore.command import Change, decode, drop
 from pipelines.metastore.service import Metastore, Outcome
-from pipelines.metastore.statement import drop_pipeline, start_pipeline, stop_pipeline
-from pipelines.metastore.validate import DESIRED, PIPELINE
-from statestore.errors import InvalidConfig, InvalidInput
+from pipelines.metastore.statement import deploy_script, drop_pipeline, start_pipeline, stop_pipeline
+from pipelines.metastore.validate import DESIRED, PIPELINE, RESULT, Accepted
+from statestore.errors import InvalidConfig, InvalidInput, InvariantBroken
 from statestore.kafka import TransactionalProducer
 from tests.metastore.conftest import Open, script
 
@@ -189,3 +189,28 @@ def write_state(metastore: Metastore, pipeline: str) -> None:
     producer.begin()
     producer.produce(f"{pipeline}-totals-batches", partition=1, key=b"driver", value=b"{}")
     producer.commit()
+
+
+def test_a_topic_that_several_queries_write_is_given_back_once(opened: Open, topic: str, unique: str) -> None:
+    text = f"""CREATE STREAM bids (auction BIGINT) WITH (kafka_topic='{topic}', value_format='json');
+CREATE STREAM some AS SELECT auction FROM bids WHERE auction > 5 EMIT CHANGES;
+INSERT INTO some SELECT auction FROM bids WHERE auction < 0 EMIT CHANGES;"""
+    metastore = opened()
+    metastore.execute(deploy_script(text, unique))
+    metastore.execute(drop_pipeline(unique))
+    assert [] == metastore.projection.set_aside()
+    with metastore.projection.snapshot() as snapshot:
+        assert ([], {}) == (snapshot.names(PIPELINE), snapshot.all(RESULT))
+    metastore.execute(deploy_script(text, unique))
+
+
+def test_a_command_that_could_not_be_applied_is_not_written(
+    opened: Open, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metastore = opened()
+    metastore.execute(script(unique))
+    wrong = Accepted((drop("no", "such"),))
+    monkeypatch.setattr("pipelines.metastore.service.validate", lambda *_: wrong)
+    with pytest.raises(InvariantBroken, match="no such does not exist"):
+        metastore.execute(start_pipeline(unique))
+    assert 1 == len(metastore.log.read(*metastore.log.bounds()))
