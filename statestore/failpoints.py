@@ -65,7 +65,27 @@ STORE_POINTS = (
     "restore.before-write",
     "restore.written",
 )
-ALL_POINTS = SERVER_POINTS + DRIVER_POINTS + STORE_POINTS
+# Of a program's own loop (`StreamTask`), in the order of one opening and one commit.
+PROGRAM_POINTS = (
+    "program.before-init",
+    "program.after-init",
+    "program.in-restore",
+    "program.restored",
+    "program.claimed",
+    "program.taken",
+    "program.before-commit",
+    "program.cache-flushed",
+    "program.before-begin",
+    "program.begun",
+    "program.in-send",
+    "program.sent",
+    "program.delivered",
+    "program.offsets-sent",
+    "program.committed",
+    "program.in-apply",
+    "program.applied",
+)
+ALL_POINTS = SERVER_POINTS + DRIVER_POINTS + STORE_POINTS + PROGRAM_POINTS
 
 
 def arm(folder: Path, name: str, *, passes: int = 0) -> None:
