@@ -319,6 +319,8 @@ class StreamTask:
             with self._settled(), self._require_context().metrics.timed("commit", self.config.transactional_id):
                 self._transaction()
                 self._apply()
+            # Whatever it took, all that was taken is committed: the loop may go on where it is.
+            self._asked = True
         self._taken = False
         self._committed_at_s = self._clock()
 

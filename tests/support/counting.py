@@ -9,7 +9,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,10 @@ Counts = dict[str, int]
 
 def config_for(bootstrap: str, application: str, folder: Path, **changed: Any) -> StreamConfig:
     """One task that reads partition 0 of `<application>-in`; its outputs go to `<application>-out`."""
-    kafka = KafkaConfig(bootstrap)
     topics = (f"{application}-in",)
-    return StreamConfig(application, kafka, topics, 0, folder, **{"commit_interval_ms": 60_000, **changed})
+    return replace(
+        StreamConfig(application, KafkaConfig(bootstrap), topics, 0, folder, commit_interval_ms=60_000), **changed
+    )
 
 
 @dataclass
