@@ -142,3 +142,44 @@ class SnapshotConfig:
         if self.keep < 1:
             # Without the newest one an empty disk would mean a replay of everything.
             raise ValueError("keep must be at least 1")
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """One task of a program that reads Kafka in its own loop.
+
+    application: name of the consumer group, prefix of the changelog topics and of the transactional id.
+    partition: the task reads this partition of every topic of `inputs`, and its stores' changelogs have it.
+    folder: where the local state of all of the application's tasks on this machine lives.
+    commit_interval_ms: longer commits more at once; shorter shows results sooner and repeats less after a crash.
+    uncommitted_bytes_max: what the task may keep in memory before it commits early; shared if tasks share a budget.
+        A store with the mechanism AUTO has as much before it spills.
+    exactly_once: off, results may come twice after a crash, and nothing fences an older owner.
+    positions_in_changelog: changelog records carry their store's position, so that it survives the loss of the disk;
+        costs some 100 bytes a record.
+    """
+
+    application: str
+    kafka: KafkaConfig
+    inputs: tuple[str, ...]
+    partition: int
+    folder: Path
+    commit_interval_ms: int = 100
+    uncommitted_bytes_max: int = 64 * 1024 * 1024
+    exactly_once: bool = True
+    positions_in_changelog: bool = False
+    rocks: RocksConfig = field(default_factory=RocksConfig)
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise ValueError("a task has at least one input topic")
+
+    @property
+    def transactional_id(self) -> str:
+        """`<application>-<partition>`."""
+        return f"{self.application}-{self.partition}"
+
+    @property
+    def task_folder(self) -> Path:
+        """The task's own folder."""
+        return self.folder / self.application / str(self.partition)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
@@ -44,6 +45,7 @@ class StoreVersion:
     offset: the changelog's next offset to read; None without changelog or when the version is unknown.
     stream_time_ms: the highest record time that the store has seen; -1 before the first.
     position: per input topic and partition, the offset of the newest record whose effect is in the store.
+    written_at_ms: when that commit was written, by this machine's clock; 0 before the first.
     running: a store that is not transactional is, or was when its process died, being written under exactly-once, so
         its content belongs to no commit.
     """
@@ -53,6 +55,7 @@ class StoreVersion:
     topic_id: str = ""
     stream_time_ms: int = -1
     position: Position = field(default_factory=Position)
+    written_at_ms: int = 0
     running: bool = False
 
 
@@ -74,6 +77,10 @@ class StoreContext(ABC):
     def count(self, metric: str, store: str, amount: float = 1.0) -> None:
         """An event of a store, named as Kafka Streams names its total (`dropped-records-total`)."""
         self.metrics.count(metric, store, amount)
+
+    def now_ms(self) -> int:
+        """Wall time in ms since the epoch."""
+        return time.time_ns() // 1_000_000
 
     @abstractmethod
     def register(self, store: StateStore) -> None:

@@ -108,10 +108,31 @@ METASTORE_POINTS = (
 )
 CHECKPOINT_POINTS = ("checkpoint.part-sent", "checkpoint.sent", "checkpoint.committed", "checkpoint.trimmed")
 LOG_RESTORE_POINTS = ("restore.deleted", "restore.created", "restore.sent", "restore.committed")
+# Of a program's own loop (`StreamTask`), in the order of one opening and one commit.
+PROGRAM_POINTS = (
+    "program.before-init",
+    "program.after-init",
+    "program.in-restore",
+    "program.restored",
+    "program.claimed",
+    "program.taken",
+    "program.before-commit",
+    "program.cache-flushed",
+    "program.before-begin",
+    "program.begun",
+    "program.in-send",
+    "program.sent",
+    "program.delivered",
+    "program.offsets-sent",
+    "program.committed",
+    "program.in-apply",
+    "program.applied",
+)
 ALL_POINTS = (
     *SERVER_POINTS,
     *DRIVER_POINTS,
     *STORE_POINTS,
+    *PROGRAM_POINTS,
     *SNAPSHOT_POINTS,
     *RESTORE_POINTS,
     *COLLECT_POINTS,

@@ -14,18 +14,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from statestore.config import KafkaConfig
-from statestore.errors import InvalidConfig, RollforwardError, Unavailable
+from statestore.errors import Fenced, InvalidConfig, RollforwardError, Unavailable
 
 Headers = list[tuple[str, bytes]]
 Answer = TypeVar("Answer")
 Timed = tuple[bytes | None, bytes | None, int]
+TopicPartition = tuple[str, int]
 _REPLAY_CHUNK = 10_000
 _DEFINITE = {
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -46,6 +47,18 @@ _PASSING = {
     ck.KafkaError.LEADER_NOT_AVAILABLE,
     ck.KafkaError.REQUEST_TIMED_OUT,
     ck.KafkaError.NETWORK_EXCEPTION,
+    ck.KafkaError.NOT_COORDINATOR,
+    ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    ck.KafkaError.UNSTABLE_OFFSET_COMMIT,
+}
+_FENCED = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}
+# The group has given the partitions to somebody else, or is about to.
+_NOT_A_MEMBER = {
+    ck.KafkaError.ILLEGAL_GENERATION,
+    ck.KafkaError.UNKNOWN_MEMBER_ID,
+    ck.KafkaError.FENCED_INSTANCE_ID,
+    ck.KafkaError.REBALANCE_IN_PROGRESS,
 }
 
 
@@ -57,14 +70,18 @@ class ProducerFatal(RollforwardError):
     """The producer is of no more use (fenced, timed out, id expired). The newest `driver started` tells what to do."""
 
 
-@dataclass(frozen=True)
-class Record:
+class ProducerFenced(ProducerFatal):
+    """A newer producer has the transactional id, or the broker has timed the transaction out: it cannot be told."""
+
+
+class Record(NamedTuple):
     """One committed record. `timestamp_ms` is its CreateTime."""
 
     key: bytes | None
     value: bytes | None
     offset: int
     timestamp_ms: int
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,7 +122,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _ask(
-    admin: AdminClient, config: KafkaConfig, what: str, question: Callable[[], Answer], **fields: object
+    admin: AdminClient | ck.Consumer, config: KafkaConfig, what: str, question: Callable[[], Answer], **fields: object
 ) -> Answer:
     """The answer of an admin request, asked again within the time limit; then `Unavailable`."""
     again = Retrying(
@@ -121,7 +138,7 @@ def _ask(
         raise _unavailable(what, raised.args[0].str(), config, **fields) from raised
 
 
-def _refresh(admin: AdminClient) -> None:
+def _refresh(admin: AdminClient | ck.Consumer) -> None:
     """Fetch the metadata anew: the client repeats a request with the leader epoch it knows, which may be the error."""
     with suppress(ck.KafkaException):
         admin.list_topics(timeout=2)
@@ -138,6 +155,7 @@ class TransactionalProducer:
         self._transactions = transactions
         self._config = config
         self._last_error: str | None = None
+        self._members: dict[str, object] = {}
         self._producer = ck.Producer(
             {
                 **_client(config),
@@ -176,12 +194,14 @@ class TransactionalProducer:
             except ck.KafkaException as raised:
                 error: ck.KafkaError = raised.args[0]
                 if error.fatal():
-                    raise ProducerFatal(
+                    kind = ProducerFenced if error.code() in _FENCED else ProducerFatal
+                    raise kind(
                         f"producer is unusable: {what}", error=error.str(), transactional_id=self.transactional_id
                     ) from raised
                 if error.txn_requires_abort():
                     self.abort()
-                    raise TransactionAborted(
+                    refused = Fenced if error.code() in _NOT_A_MEMBER else TransactionAborted
+                    raise refused(
                         f"transaction was aborted: {what}", error=error.str(), transactional_id=self.transactional_id
                     ) from raised
                 if not error.retriable() or time.monotonic() >= deadline:
@@ -266,18 +286,36 @@ class TransactionalProducer:
             self._bounded("flush", _raising(raised))
             return len(self._producer)
 
-    def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Commit next-to-read offsets for a consumer group inside the transaction."""
-        consumer = ck.Consumer({**_client(self._config), "group.id": group})
-        try:
-            positions = [ck.TopicPartition(topic, partition, at) for (topic, partition), at in offsets.items()]
-            metadata = consumer.consumer_group_metadata()
-            self._bounded(
-                "send_offsets_to_transaction",
-                lambda timeout: self._producer.send_offsets_to_transaction(positions, metadata, timeout),
-            )
-        finally:
-            consumer.close()
+    def send_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], *, note: str = "", member: object = None
+    ) -> None:
+        """Commit next-to-read offsets for a consumer group inside the transaction; without transactions, at once.
+
+        `note` is kept beside each offset, up to 4096 bytes. `member` is what `consumer_group_metadata()` of a member
+        of the group gives: the commit is then refused with `Fenced` once the group has rebalanced without it.
+        """
+        positions = [
+            ck.TopicPartition(topic, partition, at, metadata=note) for (topic, partition), at in offsets.items()
+        ]
+        if not self._transactions:
+            self.flush()
+            GroupOffsets(self._config, group).commit(positions)
+            return
+        metadata = member or self._member(group)
+        self._bounded(
+            "send_offsets_to_transaction",
+            lambda timeout: self._producer.send_offsets_to_transaction(positions, metadata, timeout),
+        )
+
+    def _member(self, group: str) -> object:
+        """What names the group in a commit from outside of it."""
+        if group not in self._members:
+            consumer = ck.Consumer({**_client(self._config), "group.id": group})
+            try:
+                self._members[group] = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
+        return self._members[group]
 
     def commit(self) -> None:
         """Commit. `Unavailable` leaves the outcome unknown: only a new producer of the same id can tell."""
@@ -375,7 +413,8 @@ class Reader:
                     if offset >= stop:
                         finished = True
                         break
-                    chunk.append(Record(message.key(), message.value(), offset, message.timestamp()[1]))
+                    headers = tuple(message.headers() or ())
+                    chunk.append(Record(message.key(), message.value(), offset, message.timestamp()[1], headers))  # type: ignore[arg-type]
                 elif error.code() == ck.KafkaError._PARTITION_EOF:
                     finished = finished or offset >= stop
                 elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
@@ -392,6 +431,40 @@ class Reader:
                 raise _unavailable(
                     "read to the end of the log", "time-out", self._config, topic=topic, partition=partition, end=stop
                 )
+
+
+class GroupOffsets:
+    """What a consumer group has committed, without being a member of it."""
+
+    def __init__(self, config: KafkaConfig, group: str) -> None:
+        self._config = config
+        self._group = group
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], *, stable: bool = True
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """Next-to-read offset and note of each partition that has one.
+
+        `stable` waits until no open transaction can change them (KIP-447); without it they are as last committed.
+        """
+        wanted = [ck.TopicPartition(topic, partition) for topic, partition in partitions]
+        timeout = self._config.request_timeout_s
+        found = self._with_consumer(
+            "committed", lambda consumer: consumer.committed(wanted, timeout=timeout), stable=stable
+        )
+        return {(one.topic, one.partition): (one.offset, one.metadata or "") for one in found if one.offset >= 0}
+
+    def commit(self, positions: list[ck.TopicPartition]) -> None:
+        """Commit outside of any transaction."""
+        self._with_consumer("commit", lambda consumer: consumer.commit(offsets=positions, asynchronous=False))
+
+    def _with_consumer(self, what: str, question: Callable[[ck.Consumer], Answer], *, stable: bool = True) -> Answer:
+        isolation = "read_committed" if stable else "read_uncommitted"
+        consumer = ck.Consumer({**_client(self._config), "group.id": self._group, "isolation.level": isolation})
+        try:
+            return _ask(consumer, self._config, what, lambda: question(consumer), group=self._group)
+        finally:
+            consumer.close()
 
 
 class OffsetsGone(RollforwardError):

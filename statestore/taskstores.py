@@ -115,6 +115,7 @@ class TaskStores(StoreContext):
             "topic_id": version.topic_id,
             "stream_time_ms": version.stream_time_ms,
             "position": version.position.to_json(),
+            "written_at_ms": version.written_at_ms,
             "running": version.running,
         }
         return _SPACE, [(store.encode(), json.dumps(fields, separators=(",", ":")).encode())]

@@ -129,7 +129,13 @@ class Kind(StateStore):
     def commit(self, offset: int | None) -> None:
         if offset is not None and offset < 0:
             raise ValueError(f"an offset must not be negative: {offset}")
-        version = replace(self._committed, offset=offset, stream_time_ms=self._stream_time_ms, position=self._position)
+        version = replace(
+            self._committed,
+            offset=offset,
+            stream_time_ms=self._stream_time_ms,
+            position=self._position,
+            written_at_ms=self.context.now_ms(),
+        )
         written = replace(version, offset=None) if self._unprotected else version
         self.transaction.commit(*self.context.version_entries(self._name, written))
         self._committed = version
@@ -152,6 +158,21 @@ class Kind(StateStore):
         """The changelog offset that the last commit gave; None if it gave none."""
         return self._committed.offset
 
+    @property
+    def committed_version(self) -> StoreVersion:
+        """What the last commit or restore said."""
+        return self._committed
+
+    @property
+    def mechanism(self) -> TransactionalMechanism | None:
+        """How uncommitted writes are kept apart; None if they are not."""
+        return self._mechanism
+
+    @property
+    def logged(self) -> bool:
+        """Whether the store has a changelog."""
+        return self._logged
+
     def flush_cache(self) -> None:
         """Bring what is only cached to the store and its changelog: before the task's Kafka transaction ends."""
 
@@ -170,11 +191,13 @@ class Kind(StateStore):
 
     # Restoring from the changelog.
 
-    def restore(self, records: Sequence[ChangelogRecord], *, offset: int | None = None) -> None:
+    def restore(
+        self, records: Sequence[ChangelogRecord], *, offset: int | None = None, topic_id: str | None = None
+    ) -> None:
         """Take in records of the changelog, in its order, with one atomic write past the open transaction.
 
-        `offset` is the next offset to read after them; a restore that dies goes on from there. Positions that the
-        records carry are taken over.
+        `offset` is the next offset to read after them, in the topic with that id; a restore that dies goes on from
+        there. Positions that the records carry are taken over.
         """
         changes = self._restored(records)
         position = self._committed.position
@@ -184,7 +207,9 @@ class Kind(StateStore):
             self._committed,
             offset=self._committed.offset if offset is None else offset,
             stream_time_ms=max(self._stream_time_ms, self._committed.stream_time_ms),
+            topic_id=self._committed.topic_id if topic_id is None else topic_id,
             position=position,
+            written_at_ms=self.context.now_ms(),
         )
         written = replace(version, offset=None) if self._unprotected else version
         space, entries = self.context.version_entries(self._name, written)

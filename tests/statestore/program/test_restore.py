@@ -1,0 +1,264 @@
+"""What opening a task does with what it finds: the cheapest correct way, and refusals instead of wrong stores."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from statestore.config import StreamConfig
+from statestore.context import StoreVersion
+from statestore.errors import RollforwardError, Unavailable, Unrecoverable
+from statestore.kafka import Admin
+from statestore.listener import RestoreListener, RestoreLog, RestoreProgress, Restoring
+from statestore.recovery import Way
+from statestore.restore import Changelog, plan_restore
+from statestore.version import ChangelogPosition
+from tests.statestore.program.conftest import Start
+from tests.support.counting import Input
+
+NOW = 1_000_000_000
+DAY = 86_400_000
+LOCAL = StoreVersion(offset=40, topic_id="id", written_at_ms=NOW)
+CHANGELOG = Changelog("c", "id", 0, 0, 60, DAY)
+COMMITTED = ChangelogPosition("id", 50)
+
+
+class TestPlan:
+    def test_a_store_at_the_committed_offset_needs_nothing(self) -> None:
+        assert Way.NOTHING is plan_restore("s", replace(LOCAL, offset=50), COMMITTED, CHANGELOG, NOW).way
+
+    def test_a_store_behind_takes_the_tail_up_to_the_commit_and_not_what_lies_behind_it(self) -> None:
+        plan = plan_restore("s", LOCAL, COMMITTED, CHANGELOG, NOW)
+        assert (Way.ROLL_FORWARD, 40, 50) == (plan.way, plan.start, plan.end)
+
+    def test_without_a_word_of_the_commit_all_there_is_counts(self) -> None:
+        plan = plan_restore("s", LOCAL, None, CHANGELOG, NOW)
+        assert (Way.ROLL_FORWARD, 40, 60) == (plan.way, plan.start, plan.end)
+
+    @pytest.mark.parametrize(
+        ("case", "local", "first"),
+        [
+            ("missing", StoreVersion(), 0),
+            ("of another topic", replace(LOCAL, topic_id="other"), 0),
+            ("ahead", replace(LOCAL, offset=51), 0),
+            ("before the changelog's beginning", LOCAL, 41),
+            ("older than deletions are kept", replace(LOCAL, written_at_ms=NOW - DAY), 0),
+        ],
+    )
+    def test_a_local_store_is_restored_in_full_when_it_is(self, case: str, local: StoreVersion, first: int) -> None:
+        plan = plan_restore("s", local, COMMITTED, replace(CHANGELOG, first=first), NOW)
+        assert (Way.FULL_REPLAY, first, 50) == (plan.way, plan.start, plan.end)
+
+    def test_an_old_store_that_misses_nothing_is_used(self) -> None:
+        old = replace(LOCAL, offset=50, written_at_ms=NOW - 2 * DAY)
+        assert Way.NOTHING is plan_restore("s", old, COMMITTED, CHANGELOG, NOW).way
+
+    @pytest.mark.parametrize("changed", [{"topic_id": "other"}, {"end": 49}])
+    def test_a_changelog_that_lost_what_was_committed_is_refused(self, changed: dict[str, object]) -> None:
+        with pytest.raises(Unrecoverable):
+            plan_restore("s", LOCAL, COMMITTED, replace(CHANGELOG, **changed), NOW)  # type: ignore[arg-type]
+
+
+class Told(RestoreListener):
+    """Remembers what it was told; `suspend_after` records it raises."""
+
+    def __init__(self, suspend_after: int | None = None) -> None:
+        self.events: list[tuple[str, str, int]] = []
+        self._left = suspend_after
+
+    def on_restore_start(self, restoring: Restoring) -> None:
+        self.events.append(("start", restoring.store, restoring.start))
+
+    def on_batch_restored(self, restoring: Restoring, *, offset: int, records: int) -> None:
+        self.events.append(("batch", restoring.store, records))
+        if self._left is not None:
+            raise Unavailable("suspended by the test")
+
+    def on_restore_end(self, restoring: Restoring, *, records: int) -> None:
+        self.events.append(("end", restoring.store, records))
+
+    def on_restore_suspended(self, restoring: Restoring, *, records: int) -> None:
+        self.events.append(("suspended", restoring.store, records))
+
+
+def ways(program: object) -> dict[str, str]:
+    return {name: plan.way.value for name, plan in program.task.plans.items()}  # type: ignore[attr-defined]
+
+
+def test_after_a_clean_close_only_memory_is_restored(start: Start, feed: Input) -> None:
+    program = start()
+    feed.send(30)
+    program.run()
+    program.task.close()
+    told = Told()
+    again = start(listener=told)
+    expected = dict.fromkeys((*program.of, "windows", "cached"), Way.NOTHING.value)
+    assert {**expected, "memory": Way.FULL_REPLAY.value} == ways(again)
+    assert [("start", "memory", 0), ("batch", "memory", 30), ("end", "memory", 30)] == told.events
+
+
+def test_a_suspended_restore_goes_on_where_it_was(start: Start, feed: Input, config: StreamConfig) -> None:
+    program = start(of=("indexed",))
+    feed.send(30)
+    program.run()
+    program.task.close()
+    shutil.rmtree(config.task_folder)
+    told = Told(suspend_after=1)
+    with pytest.raises(Unavailable):
+        start(of=("indexed",), listener=told)
+    assert [("start", "indexed", 0), ("batch", "indexed", 30), ("suspended", "indexed", 30)] == told.events
+    told = Told()
+    again = start(of=("indexed",), listener=told)
+    # The first store has all of its records; the others have not begun yet.
+    assert [("windows", 0), ("cached", 0)] == [(store, at) for event, store, at in told.events if event == "start"]
+    assert feed.expected(again) == again.content()
+
+
+def test_progress_goes_from_nothing_to_everything(start: Start, feed: Input, config: StreamConfig) -> None:
+    program = start(of=("indexed",))
+    feed.send(30)
+    program.run()
+    program.task.close()
+    shutil.rmtree(config.task_folder)
+    told: list[tuple[int, int]] = []
+    start(of=("indexed",), listener=RestoreProgress(lambda done, total: told.append((done, total))))
+    assert (0, told[-1][1]) == (told[0][0], told[-1][0])
+    assert sorted(told) == told
+    assert isinstance(RestoreLog(), RestoreListener)
+
+
+class TestRefusals:
+    """With a tail or nothing to replay alike: what Kafka has lost is said, never made up by an empty store."""
+
+    @pytest.fixture
+    def ended(self, start: Start, feed: Input) -> str:
+        program = start(of=("indexed",))
+        feed.send(10)
+        program.run()
+        program.task.close()
+        return program.config.application
+
+    def test_a_missing_changelog_topic(self, start: Start, kafka: str, config: StreamConfig, ended: str) -> None:
+        Admin(config.kafka).delete([f"{ended}-indexed-changelog"])
+        with pytest.raises(Unrecoverable, match="missing"):
+            start(of=("indexed",))
+
+    def test_a_changelog_topic_made_again(self, start: Start, kafka: str, config: StreamConfig, ended: str) -> None:
+        admin, topic = Admin(config.kafka), f"{ended}-indexed-changelog"
+        admin.delete([topic])
+        while topic in admin.describe([topic]):
+            pass
+        admin.create(topic, partitions=1, settings={"cleanup.policy": "compact"})
+        with pytest.raises(Unrecoverable, match="created again"):
+            start(of=("indexed",))
+
+    def test_input_offsets_that_are_gone_beside_a_changelog_that_is_not(
+        self, start: Start, kafka: str, ended: str
+    ) -> None:
+        admin = AdminClient({"bootstrap.servers": kafka})
+        admin.delete_consumer_groups([ended])[ended].result()
+        with pytest.raises(Unrecoverable, match="input offsets"):
+            start(of=("indexed",))
+
+    def test_an_input_topic_that_does_not_exist(self, start: Start) -> None:
+        with pytest.raises(RollforwardError, match="input topic"):
+            start(of=("indexed",), config={"inputs": ("nowhere",)})
+
+
+def test_a_folder_that_another_process_holds_is_not_waited_for(start: Start, feed: Input) -> None:
+    start(of=("indexed",))
+    with pytest.raises(Unavailable, match="folder"):
+        start(of=("indexed",))
+
+
+def test_a_store_added_later_begins_empty(start: Start, feed: Input) -> None:
+    program = start(of=("indexed",))
+    feed.send(10)
+    program.run()
+    program.task.close()
+    again = start(of=("indexed", "auto"))
+    assert {} == again.content()["auto"]
+    assert feed.expected(program)["indexed"] == again.content()["indexed"]
+
+
+@pytest.mark.case("TX-26")
+def test_one_damaged_store_is_restored_and_results_stay_exact(
+    start: Start, feed: Input, config: StreamConfig, tmp_path: Path
+) -> None:
+    program = start(of=("indexed", "direct"))
+    feed.send(30)
+    program.run()
+    # What a killed process leaves of a store without transactions: writes that belong to no commit.
+    program.task.next_offset(program.input)
+    program.counts["direct"].put("k0", 999)
+    program.task.close()
+    again = start(of=("indexed", "direct"))
+    assert (Way.FULL_REPLAY.value, Way.NOTHING.value) == (ways(again)["direct"], ways(again)["indexed"])
+    feed.send(10)
+    again.run()
+    assert feed.expected(again) == again.content()
+    assert feed.expected_outputs() == feed.outputs()
+
+
+@pytest.mark.case("TX-17")
+@pytest.mark.parametrize(("of", "way"), [("direct", Way.FULL_REPLAY), ("indexed", Way.NOTHING)])
+def test_an_unclean_close_costs_a_restore_only_without_transactions(
+    start: Start, feed: Input, of: str, way: Way
+) -> None:
+    program = start(of=(of,))
+    feed.send(30)
+    program.run()
+    feed.send(1)
+    program.step(next(program.reader.read(program.input, 0, start=program.task.next_offset(program.input)))[0])
+    program.task.close()
+    again = start(of=(of,))
+    assert way.value == ways(again)[of]
+    again.run()
+    assert feed.expected(again) == again.content()
+
+
+@pytest.mark.case("TX-27")
+def test_clean_restarts_one_after_the_other_restore_nothing(start: Start, feed: Input) -> None:
+    of = ("direct", "indexed", "secondary", "auto")
+    for _ in range(4):
+        program = start(of=of)
+        assert feed.sent.total() == 0 or {Way.NOTHING.value} == set(ways(program).values())
+        feed.send(10)
+        program.run()
+        program.task.close()
+    assert feed.expected_outputs() == feed.outputs()
+
+
+@pytest.mark.case("TX-24", "TX-25")
+def test_a_damaged_folder_is_restored_from_the_changelogs(start: Start, feed: Input, config: StreamConfig) -> None:
+    program = start(of=("direct", "indexed"))
+    feed.send(30)
+    program.run()
+    program.task.close()
+    for file in (config.task_folder / "committed").glob("CURRENT"):
+        file.write_bytes(b"nonsense")
+    again = start(of=("direct", "indexed"))
+    assert feed.expected(again) == again.content()
+    feed.send(10)
+    again.run()
+    assert feed.expected_outputs() == feed.outputs()
+
+
+@pytest.mark.case("TX-23")
+def test_at_least_once_takes_what_it_finds_and_goes_on(start: Start, feed: Input) -> None:
+    program = start(of=("direct",), config={"exactly_once": False})
+    feed.send(10)
+    program.run()
+    feed.send(5)
+    for record in next(program.reader.read(program.input, 0, start=program.task.next_offset(program.input))):
+        program.step(record)
+    program.task.close()
+    again = start(of=("direct",), config={"exactly_once": False})
+    again.run()
+    # The five records were counted when the first process ended, and once more by the second.
+    assert 10 + 5 + 5 == sum(again.content()["direct"].values())
+    assert feed.sent.total() == sum(again.content()["windows"].values())

@@ -1,0 +1,54 @@
+"""A program's own loop on a real broker: what commits together, and what opening again finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from statestore.context import RecordContext
+from statestore.errors import InvariantBroken
+from statestore.store import Isolation
+from tests.statestore.program.conftest import Start
+from tests.support.counting import Input
+
+
+def test_outputs_stores_and_input_offsets_commit_together(start: Start, feed: Input) -> None:
+    program = start()
+    feed.send(50)
+    program.run()
+    assert feed.expected_outputs() == feed.outputs()
+    assert feed.expected(program) == program.content()
+    program.task.close()
+    again = start()
+    assert feed.sent.total() == again.task.next_offset(again.input)
+    assert feed.expected(again) == again.content()
+
+
+def test_what_is_not_committed_is_gone(start: Start, feed: Input) -> None:
+    program = start()
+    feed.send(20)
+    program.run()
+    before = feed.expected(program)
+    feed.send(10)
+    for chunk in program.reader.read(program.input, 0, start=program.task.next_offset(program.input)):
+        for record in chunk:
+            program.step(record)
+    assert before != program.content(Isolation.READ_UNCOMMITTED)
+    program.task.close()
+    again = start()
+    assert before == again.content(Isolation.READ_UNCOMMITTED)
+    assert 20 == again.task.next_offset(again.input)
+    again.run()
+    assert feed.expected_outputs() == feed.outputs()
+    assert feed.expected(again) == again.content()
+
+
+def test_records_are_taken_once_and_only_after_asking_where_to_begin(start: Start, feed: Input) -> None:
+    program = start(of=("indexed",))
+    with pytest.raises(InvariantBroken):
+        program.task.take(RecordContext(program.input, 0, 0, 0))
+    assert 0 == program.task.next_offset(program.input)
+    program.task.take(RecordContext(program.input, 0, 0, 0), RecordContext(program.input, 0, 5, 1))
+    with pytest.raises(InvariantBroken):
+        program.task.take(RecordContext(program.input, 0, 5, 1))
+    with pytest.raises(InvariantBroken):
+        program.task.take(RecordContext("another", 0, 6, 1))
