@@ -18,7 +18,7 @@ from statestore.failpoints import reach
 from statestore.kafka import Reader
 from statestore.kinds.base import Kind
 from statestore.listener import RestoreListener, Restoring
-from statestore.recovery import Way
+from statestore.planning.plan import Way
 from statestore.version import ChangelogPosition
 
 

@@ -55,7 +55,7 @@ from statestore.kafka import (
 from statestore.kinds.base import Kind
 from statestore.listener import RestoreListener
 from statestore.outbox import Outbox, Output
-from statestore.recovery import Way
+from statestore.planning.plan import Way
 from statestore.restore import Changelog, RestorePlan, plan_restore, restore_store
 from statestore.rocks import LockHeld
 from statestore.store import TransactionalMechanism
