@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ def _read(file: Path) -> str:
 @contextmanager
 def _session(settings: Settings) -> Iterator[Session]:
     from ops import control
-    from pipelines.console.executor import RegistryExecutor
+    from pipelines.console.executor import MetastoreExecutor
     from pipelines.console.session import Session
 
     @cache
@@ -74,13 +75,15 @@ def _session(settings: Settings) -> Iterator[Session]:
         return _start_spark(settings)
 
     with registry_of(settings) as registry:
-        executor = RegistryExecutor(
-            settings, registry, stop=lambda pipeline: control.stop(registry, pipeline), spark=spark
-        )
+
+        def end(pipeline: str) -> None:
+            control.end_driver(registry, pipeline)
+            if registry.find(pipeline) is None:
+                shutil.rmtree(settings.states / pipeline, ignore_errors=True)
+
         try:
-            yield Session(executor)
+            yield Session(MetastoreExecutor(settings, registry, end=end, spark=spark))
         finally:
-            executor.close()
             if spark.cache_info().currsize:
                 spark().stop()
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pipelines.console.definitions import Definitions
-from pipelines.console.deployments import Deployments
 from pipelines.console.result import Result
+from pipelines.metastore.relations import SnapshotCatalogue
 from pipelines.settings import Settings
 from pipelines.sql.catalogue import Relation
 from pipelines.sql.error import Refusal, nearest
@@ -14,13 +13,13 @@ from pipelines.sql.tree import Show
 from statestore.kafka import Admin
 
 
-def show(statement: Show, definitions: Definitions, deployments: Deployments, settings: Settings) -> Result:
-    """The answer to SHOW."""
+def show(statement: Show, catalogue: SnapshotCatalogue, desired: dict[str, str], settings: Settings) -> Result:
+    """The answer to SHOW. `desired` says of each pipeline whether it is to run."""
     match statement.what:
         case "STREAMS" | "TABLES" as what:
-            return _relations(definitions, what.removesuffix("S"), extended=statement.extended)
+            return _relations(catalogue, what.removesuffix("S"), extended=statement.extended)
         case "QUERIES":
-            return _queries(deployments)
+            return _queries(catalogue, desired)
         case "TOPICS":
             topics = Admin(settings.kafka_config()).topics()
             rows = [(name, partitions) for name, partitions in sorted(topics.items()) if not name.startswith("__")]
@@ -33,8 +32,8 @@ def show(statement: Show, definitions: Definitions, deployments: Deployments, se
     raise Refusal(statement.at, f"SHOW {statement.what} is not executed here")
 
 
-def _relations(definitions: Definitions, kind: str, *, extended: bool) -> Result:
-    found = [relation for relation in definitions.all() if relation.kind == kind]
+def _relations(catalogue: SnapshotCatalogue, kind: str, *, extended: bool) -> Result:
+    found = [relation for relation in catalogue.all() if relation.kind == kind]
     columns = ("name", "topic", "key format", "value format", "query")
     rows = [(r.name, r.source.topic, r.key_format, r.source.value_format, r.query) for r in found]
     if not extended:
@@ -43,17 +42,10 @@ def _relations(definitions: Definitions, kind: str, *, extended: bool) -> Result
     return Result(columns=(*columns, "columns"), rows=described)
 
 
-def _queries(deployments: Deployments) -> Result:
-    desired = {row.name: row.desired for row in deployments.all()}
+def _queries(catalogue: SnapshotCatalogue, desired: dict[str, str]) -> Result:
     rows = [
-        (
-            query_id,
-            desired[deployed.pipeline],
-            deployed.query.source.topic,
-            deployed.query.output_topic,
-            deployed.query.sql,
-        )
-        for query_id, deployed in deployments.queries().items()
+        (query_id, desired[pipeline], query.source.topic, query.output_topic, query.sql)
+        for query_id, pipeline, query in catalogue.queries()
     ]
     return Result(columns=("query", "desired", "reads", "writes", "statement"), rows=rows)
 

@@ -13,10 +13,12 @@ from pyspark.sql import SparkSession
 
 from ops import control
 from ops.environment import driver_environment
-from pipelines.console.executor import RegistryExecutor
+from pipelines.console.executor import MetastoreExecutor
 from pipelines.console.result import Result
 from pipelines.console.session import Session
 from pipelines.engine.spark import start_session
+from pipelines.metastore.drift import find_drift
+from pipelines.metastore.embedded import metastore
 from pipelines.registry import Registry
 from pipelines.settings import Settings
 from pipelines.sql import SqlError
@@ -48,11 +50,11 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
 @pytest.fixture
 def sql(settings: Settings, unique: str, spark: SparkSession) -> Iterator[Shell]:
     registry = Registry(settings.metastore)
-    executor = RegistryExecutor(
-        settings, registry, stop=lambda pipeline: control.stop(registry, pipeline), spark=lambda: spark
-    )
-    yield Shell(Session(executor), unique)
-    executor.close()
+
+    def end(pipeline: str) -> None:
+        control.end_driver(registry, pipeline)
+
+    yield Shell(Session(MetastoreExecutor(settings, registry, end=end, spark=lambda: spark)), unique)
     registry.close()
 
 
@@ -132,6 +134,19 @@ def test_pulling_explaining_and_dropping(sql: Shell, settings: Settings, unique:
     assert "Exchange" not in plan["spark plan"], "a stateless query shuffles nothing"
     described = sql("DESCRIBE @totals EXTENDED;")
     assert {"property": "column", "value": "SHOP STRING PRIMARY KEY"} in described
+
+    # Two writers of one topic: the second is a query of its own, and goes without taking the topic's owner with it.
+    with pytest.raises(SqlError, match="column N is bigint"):
+        sql("INSERT INTO @large SELECT shop, item, CAST(n AS BIGINT) AS n FROM @in EMIT CHANGES;")
+    sql("INSERT INTO @large SELECT shop, item, n FROM @in WHERE n = 1 EMIT CHANGES;")
+    assert "INSERTQUERY_0" in [row["query"] for row in sql("SHOW QUERIES;")]
+    with pytest.raises(InvalidInput, match="INSERTQUERY_0"):
+        sql("DROP STREAM @large;")
+    with metastore(settings) as opened:
+        assert [] == find_drift(opened, settings)
+    sql("TERMINATE insertquery_0;")
+    with pytest.raises(SqlError, match="another stream's or table's"):
+        sql("CREATE STREAM @other WITH (kafka_topic='@in') AS SELECT shop, n FROM @large EMIT CHANGES;")
 
     # What is used is not dropped; a paused query keeps its place, a terminated one is gone.
     with pytest.raises(InvalidInput, match="queries use it"):
