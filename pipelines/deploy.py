@@ -91,6 +91,16 @@ class KafkaWorld:
                 hint="create it, or correct kafka_topic in the CREATE STREAM statement",
             )
 
+    def require_topic(self, topic: str, partitions: int | None) -> None:
+        """Make sure of the topic of a stream or table: without `partitions` it must exist. Raises `InvalidConfig`."""
+        if topic in self._admin.describe([topic]):
+            return
+        if partitions is None:
+            hint = "create it, or give PARTITIONS and it is created"
+            raise InvalidConfig("topic does not exist", topic=topic, hint=hint)
+        settings = {"message.timestamp.type": "CreateTime"}
+        self._admin.create(topic, partitions=partitions, settings=settings, replication=self._replication)
+
     def create_topics(self, pipeline: str, query: Query) -> dict[str, str]:
         """Make the query's topics; gives its plan and their ids. Raises `InvalidInput` for another pipeline's state."""
         changelog = names.changelog_topic(pipeline, query.store)

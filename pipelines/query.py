@@ -175,13 +175,13 @@ class StoreReader:
     def _rows(self, chunk: pa.RecordBatch) -> Iterator[Row]:
         times, columns = self._codec.decode(chunk.column(1))
         states = {part.name: column.to_pylist() for part, column in zip(self._parts, columns, strict=True)}
-        names = {aggregate.name: _name(aggregate, self._query) for aggregate in self._query.aggregates}
+        names = {aggregate.name: column_of(aggregate, self._query) for aggregate in self._query.aggregates}
         for row, (key, time_ms) in enumerate(zip(chunk.column(0).to_pylist(), times.to_pylist(), strict=True)):
             values = {names[a.name]: _aggregate_value(a, states, row) for a in self._query.aggregates}
             yield Row(decode_key(self._query, key), values, time_ms)
 
 
-def _name(aggregate: Aggregate, query: Query) -> str:
+def column_of(aggregate: Aggregate, query: Query) -> str:
     """The result column that is this aggregate, or the call itself where it is only part of an expression."""
     for output in query.outputs:
         if output.expression == f"`{aggregate.name}`":

@@ -521,6 +521,11 @@ class Admin:
             found[name] = Topic(name, str(about.topic_id), len(about.partitions))
         return found
 
+    def topics(self) -> dict[str, int]:
+        """Every topic with its number of partitions."""
+        found = _ask(self._admin, self._config, "list_topics", lambda: self._admin.list_topics(timeout=10.0).topics)
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
     def configs(self, topic: str) -> dict[str, str]:
         """The topic's settings."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)

@@ -15,6 +15,7 @@ from ops.cli import (
     recover,
     serve,
     snapshots,
+    sql,
     stack,
     verify,
 )
@@ -38,6 +39,7 @@ for group in (
     lifecycle,
     drop,
     query,
+    sql,
     recover,
     snapshots,
     verify,

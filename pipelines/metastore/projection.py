@@ -43,30 +43,28 @@ class Snapshot:
     """The definitions at one moment, read as they are asked for."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
 
     def get(self, kind: str, name: str) -> Any:
         """A definition's body, None if there is none."""
         wanted = select(DefinitionRow.body).where(DefinitionRow.kind == kind, DefinitionRow.name == name)
-        body = self._connection.scalar(wanted)
+        body = self.connection.scalar(wanted)
         return None if body is None else orjson.loads(body)
 
     def has(self, kind: str, name: str) -> bool:
         """Whether there is such a definition; its body may be null."""
         wanted = select(DefinitionRow.sequence).where(DefinitionRow.kind == kind, DefinitionRow.name == name)
-        return self._connection.scalar(wanted) is not None
+        return self.connection.scalar(wanted) is not None
 
     def all(self, kind: str) -> dict[str, Any]:
         """Every definition of a kind, by name."""
         wanted = select(DefinitionRow.name, DefinitionRow.body).where(DefinitionRow.kind == kind)
-        return {
-            name: orjson.loads(body) for name, body in self._connection.execute(wanted.order_by(DefinitionRow.name))
-        }
+        return {name: orjson.loads(body) for name, body in self.connection.execute(wanted.order_by(DefinitionRow.name))}
 
     def names(self, kind: str) -> list[str]:
         """Their names."""
         wanted = select(DefinitionRow.name).where(DefinitionRow.kind == kind)
-        return list(self._connection.scalars(wanted.order_by(DefinitionRow.name)))
+        return list(self.connection.scalars(wanted.order_by(DefinitionRow.name)))
 
 
 class Projection:

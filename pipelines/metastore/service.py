@@ -38,14 +38,15 @@ from pipelines.metastore import backup
 from pipelines.metastore.backup import Backup
 from pipelines.metastore.checkpoint import checkpoint_values
 from pipelines.metastore.command import CHECKPOINT, Command, Head, Unreadable, decode, encode
+from pipelines.metastore.decide import decide
 from pipelines.metastore.degraded import Fault, Reason
 from pipelines.metastore.follower import Follower
 from pipelines.metastore.log import VALUE_BYTES_MAX, CommandLog
 from pipelines.metastore.projection import Position, Projection, Snapshot
 from pipelines.metastore.replay import Replay
 from pipelines.metastore.rows import Applied
-from pipelines.metastore.statement import DROP, Statement, require_key
-from pipelines.metastore.validate import DROPPED, Accepted, World, check, validate
+from pipelines.metastore.statement import DROP, SQL, Statement, require_key
+from pipelines.metastore.validate import DROPPED, Accepted, World, check
 from pipelines.settings import Settings
 from statestore.errors import InvalidInput, InvariantBroken, Unavailable
 from statestore.failpoints import reach
@@ -149,7 +150,7 @@ class Metastore:
         key = require_key(key or uuid.uuid4().hex)
         check(statement, self._world.default_tasks)
         outcome = self._shown(self._retried(lambda: self._attempt(statement, key), key))
-        if statement.kind == DROP and outcome.applied:
+        if statement.kind in (DROP, SQL) and statement.pipeline and outcome.applied:
             self.clean(statement.pipeline)
         return outcome
 
@@ -221,7 +222,7 @@ class Metastore:
                 producer.abort()
                 return _repeated(known, statement)
             with self.projection.snapshot() as snapshot:
-                accepted = validate(statement, snapshot, self._world)  # 6
+                accepted = decide(statement, snapshot, self._world)  # 6
                 value = _encoded(statement, accepted, position.head, key)
                 _require_applicable(value, position.head, snapshot)
             reach("statement.validated")

@@ -1,7 +1,7 @@
 """A statement as a client sends it: its text, what kind it is, and whom it concerns.
 
 Kinds: `deploy` (a script of SQL becomes a pipeline), `start` and `stop` (RESUME and PAUSE: whether it is to run), `drop`
-(DROP PIPELINE). The text is what people see in the log; the kind and the names decide.
+(DROP PIPELINE), `sql` (one statement that defines or drops a stream, a table or a query). The text is what people see in the log; the kind and the names decide.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import re
 from dataclasses import dataclass
 
 from pipelines.metastore.command import NAME_LENGTH_MAX
+from pipelines.sql import SqlError, parse_statement
+from pipelines.sql.tree import Control, CreateAs, CreateSource, Drop, InsertSelect
 from statestore.errors import InvalidInput
 
-DEPLOY, START, STOP, DROP = "deploy", "start", "stop", "drop"
-KINDS = (DEPLOY, START, STOP, DROP)
+DEPLOY, START, STOP, DROP, SQL = "deploy", "start", "stop", "drop", "sql"
+KINDS = (DEPLOY, START, STOP, DROP, SQL)
 _CONTROL = re.compile(r"\s*(?P<verb>RESUME|PAUSE|DROP\s+PIPELINE)\s+(?P<name>[A-Za-z0-9_]+)\s*;?\s*", re.IGNORECASE)
 _VERBS = {"RESUME": START, "PAUSE": STOP}
 
@@ -48,17 +50,35 @@ def drop_pipeline(pipeline: str) -> Statement:
     return Statement(DROP, pipeline, f"DROP PIPELINE {pipeline};")
 
 
+def sql_statement(text: str, pipeline: str = "") -> Statement:
+    """One statement of SQL; `pipeline` is that of the query that it makes or drops, where that is known before."""
+    return Statement(SQL, pipeline, text)
+
+
 def read_statement(text: str, pipeline: str = "") -> Statement:
-    """What the text says. A script needs the name of its pipeline. Raises `InvalidInput`."""
+    """What the text says. A script needs the name of its pipeline; one statement does not. Raises `InvalidInput`."""
     if "\0" in text:
         raise InvalidInput("statement has a NUL character", hint="send text")
     found = _CONTROL.fullmatch(text)
     if found is not None:
         kind = _VERBS.get(found["verb"].upper(), DROP)
         return Statement(kind, found["name"].lower(), text.strip())
+    if not pipeline and _defines(text):
+        return sql_statement(text)
     if not pipeline:
         raise InvalidInput("script has no pipeline", hint="name the pipeline that it is to become")
     return deploy_script(text, pipeline)
+
+
+def _defines(text: str) -> bool:
+    """Whether the text is one statement that defines or drops a stream, a table or a query."""
+    try:
+        found = parse_statement(text).statement
+    except SqlError:
+        return False
+    if isinstance(found, Control):
+        return found.action == "TERMINATE" and found.query is not None
+    return isinstance(found, CreateSource | CreateAs | InsertSelect | Drop)
 
 
 def require_key(key: str) -> str:

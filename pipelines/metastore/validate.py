@@ -9,7 +9,8 @@ Definitions by kind:
     pipeline   <name>    {"sql", "sources": [{name, topic}], "queries": [{plan, batches_topic_id, changelog_topic_id}],
                           "deployed_at"}
     desired    <name>    {"state": "running" or "stopped"}
-    result     <topic>   {"pipeline"}: who alone writes this topic
+    result     <topic>   {"pipeline"}: who alone writes this topic, INSERT INTO apart
+    relation   <NAME>    a stream or table that one statement made: see `relations.py`
     dropped    <name>    {"topics": {topic: id}, "groups": […]}: what a dropped pipeline left and nobody needs
 """
 
@@ -23,10 +24,10 @@ from typing import Any, Protocol
 from pipelines import names
 from pipelines.metastore.command import Change, drop, put
 from pipelines.metastore.projection import Snapshot
-from pipelines.metastore.statement import DEPLOY, KINDS, START, STOP, Statement
+from pipelines.metastore.statement import DEPLOY, KINDS, SQL, START, STOP, Statement
 from pipelines.plan import Query, plan_hash, query_from_json
 from pipelines.resolve import resolved_as
-from pipelines.sql import Pipeline, parse_pipeline
+from pipelines.sql import Pipeline, parse_pipeline, parse_statement
 from statestore.errors import InvalidInput
 
 PIPELINE, DESIRED, RESULT, DROPPED = "pipeline", "desired", "result", "dropped"
@@ -40,6 +41,9 @@ class World(Protocol):
 
     def require_sources(self, topics: list[str]) -> None:
         """Raises `InvalidConfig` unless the topics exist."""
+
+    def require_topic(self, topic: str, partitions: int | None) -> None:
+        """Make sure of the topic of a stream or table: without `partitions` it must exist. Raises `InvalidConfig`."""
 
     def create_topics(self, pipeline: str, query: Query) -> dict[str, str]:
         """Make the query's topics; gives its plan and their ids, as the definition keeps them."""
@@ -58,6 +62,9 @@ class Accepted:
 
 def check(statement: Statement, default_tasks: int) -> None:
     """Refuse what no snapshot could make right, before other writers are disturbed. Raises `SqlError`, `InvalidInput`."""
+    if statement.kind == SQL:
+        parse_statement(statement.text)
+        return
     names.require_name(statement.pipeline, "pipeline")
     if statement.kind not in KINDS:
         raise InvalidInput("statement is of an unknown kind", kind=statement.kind, known=", ".join(KINDS))
@@ -74,7 +81,7 @@ def validate(statement: Statement, snapshot: Snapshot, world: World) -> Accepted
         raise unknown_pipeline(statement.pipeline, snapshot.names(PIPELINE))
     if statement.kind in (START, STOP):
         return _desire(statement.pipeline, RUNNING if statement.kind == START else STOPPED, snapshot)
-    return _drop(statement.pipeline, snapshot)
+    return drop_changes(statement.pipeline, snapshot)
 
 
 def unknown_pipeline(name: str, known: list[str]) -> InvalidInput:
@@ -144,7 +151,8 @@ def _desire(pipeline: str, state: str, snapshot: Snapshot) -> Accepted:
     return Accepted(() if now.get("state") == state else (put(DESIRED, pipeline, {**now, "state": state}),))
 
 
-def _drop(pipeline: str, snapshot: Snapshot) -> Accepted:
+def drop_changes(pipeline: str, snapshot: Snapshot) -> Accepted:
+    """The pipeline goes, what it leaves in Kafka is noted. Raises `InvalidInput` while it is to run."""
     if (snapshot.get(DESIRED, pipeline) or {}).get("state") == RUNNING:
         raise InvalidInput(
             "pipeline is to run", pipeline=pipeline, hint=f"run `rollforward stop {pipeline}` before dropping it"
@@ -162,5 +170,7 @@ def _drop(pipeline: str, snapshot: Snapshot) -> Accepted:
         left["topics"][names.changelog_topic(pipeline, query.store)] = stored["changelog_topic_id"]
         left["groups"].append(names.group(pipeline, query.name))
         results.add(query.output_topic)
-    changes += [drop(RESULT, topic) for topic in sorted(results) if snapshot.has(RESULT, topic)]
+    # A topic that another pipeline owns, and this one's INSERT INTO shares, stays that one's.
+    owned = [topic for topic in sorted(results) if (snapshot.get(RESULT, topic) or {}).get("pipeline") == pipeline]
+    changes += [drop(RESULT, topic) for topic in owned]
     return Accepted((*changes, put(DROPPED, pipeline, left)))

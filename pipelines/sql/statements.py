@@ -22,11 +22,15 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True)
 class Parsed:
-    """A statement, its text without comments around it and with variables replaced, and the line it begins in."""
+    """A statement, its text with variables replaced, and the line of the script it begins in.
+
+    Offsets in the tree count from `start` characters before the text.
+    """
 
     statement: Statement
     text: str
     line: int
+    start: int = 0
 
 
 def parse_script(text: str, variables: MutableMapping[str, str] | None = None) -> Iterator[Parsed]:
@@ -35,7 +39,7 @@ def parse_script(text: str, variables: MutableMapping[str, str] | None = None) -
     Raises SqlError, and nothing else, at the statement that is wrong, with the place in `text`.
     """
     known = {} if variables is None else variables
-    for start, end in _pieces(text):
+    for start, end, _ in _pieces(text):
         piece, places = _substituted(text, start, end, known)
         try:
             cursors = read_statements(piece)
@@ -52,7 +56,9 @@ def parse_script(text: str, variables: MutableMapping[str, str] | None = None) -
             if isinstance(statement, Define):
                 _define(statement, known)
             place = _original(places, first, end)
-            yield Parsed(statement, piece[first:].rstrip().removesuffix(";").rstrip(), text.count("\n", 0, place) + 1)
+            yield Parsed(
+                statement, piece[first:].rstrip().removesuffix(";").rstrip(), text.count("\n", 0, place) + 1, first
+            )
             continue
         raise error
 
@@ -67,8 +73,7 @@ def parse_statement(text: str) -> Parsed:
 
 def is_complete(text: str) -> bool:
     """Whether the text ends with a semicolon that ends a statement, or holds none: then a shell may run it."""
-    pieces = list(_pieces(text))
-    return not pieces or text[pieces[-1][1] - 1] == ";"
+    return all(ended for _, _, ended in _pieces(text))
 
 
 def _define(statement: Define, variables: MutableMapping[str, str]) -> None:
@@ -78,19 +83,23 @@ def _define(statement: Define, variables: MutableMapping[str, str]) -> None:
         variables[statement.name] = statement.value
 
 
-def _pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each statement, its semicolon included. What does not lex belongs to the piece it stands in."""
+def _pieces(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Start and end of each statement, and whether its semicolon ends it, which it then includes.
+
+    What does not lex belongs to the piece it stands in; a string, name or comment without end takes all that is left.
+    """
     start = at = 0
     empty = True
     while at < len(text):
         piece = PIECE.match(text, at)
         empty = empty and piece is not None and piece.lastgroup == "space"
-        at = piece.end() if piece is not None else at + 1
+        endless = text[at] in "'`" if piece is None else text.startswith("/*", at) and piece.lastgroup != "space"
+        at = len(text) if endless else piece.end() if piece is not None else at + 1
         if piece is not None and piece.group() == ";":
-            yield start, at
+            yield start, at, True
             start, empty = at, True
     if not empty:
-        yield start, len(text)
+        yield start, len(text), False
 
 
 def _substituted(text: str, start: int, end: int, variables: MutableMapping[str, str]) -> tuple[str, list[Place]]:

@@ -1,0 +1,1 @@
+"""Statements one by one: a session, what executes it, and what it answers."""

@@ -1,0 +1,170 @@
+"""Whether a statement of SQL may follow everything before it: the planner over the snapshot, then the world.
+
+A query becomes a pipeline of its own, named by its id: `csas_x`, `ctas_x`, `insertquery_n`, or the QUERY_ID given. Its
+script spells out what it reads and writes, so it is deployed, run and checked for drift as a pipeline of a file is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipelines.metastore import script
+from pipelines.metastore.command import Change, drop, put
+from pipelines.metastore.projection import Snapshot
+from pipelines.metastore.relations import RELATION, SnapshotCatalogue, put_relation
+from pipelines.metastore.statement import SQL, Statement, deploy_script
+from pipelines.metastore.validate import (
+    DESIRED,
+    PIPELINE,
+    RESULT,
+    RUNNING,
+    Accepted,
+    World,
+    drop_changes,
+    unknown_pipeline,
+    validate,
+)
+from pipelines.sql import parse_statement
+from pipelines.sql import tree as t
+from pipelines.sql.catalogue import Relation, require
+from pipelines.sql.define import define
+from pipelines.sql.error import Refusal, locate
+from pipelines.sql.planner import plan_create, plan_insert
+from pipelines.sql.properties import SOURCE_PROPERTIES, check_properties, read_partitions
+from statestore.errors import InvalidInput
+
+
+def decide(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
+    """Accept the statement, whatever its kind, or raise `SqlError`, `InvalidInput` or `InvalidConfig`."""
+    if statement.kind != SQL:
+        return validate(statement, snapshot, world)
+    parsed = parse_statement(statement.text)
+    try:
+        return _Decision(snapshot, world).of(parsed.statement)
+    except Refusal as refusal:
+        error = locate(parsed.text, Refusal(refusal.at - parsed.start, refusal.message, refusal.hint))
+    raise error
+
+
+class _Decision:
+    """One statement over one snapshot."""
+
+    def __init__(self, snapshot: Snapshot, world: World) -> None:
+        self.snapshot = snapshot
+        self.world = world
+        self.catalogue = SnapshotCatalogue(snapshot)
+
+    def of(self, statement: t.Statement) -> Accepted:
+        match statement:
+            case t.CreateSource():
+                return self._create_source(statement)
+            case t.CreateAs():
+                return self._create_as(statement)
+            case t.InsertSelect():
+                return self._insert_select(statement)
+            case t.Drop():
+                return self._drop(statement)
+            case t.Control(action="TERMINATE", query=query) if query is not None:
+                return self._terminate(query)
+        raise Refusal(statement.at, "the statement defines nothing")
+
+    def _taken(self, statement: t.CreateSource | t.CreateAs) -> bool:
+        """Whether the name is taken and IF NOT EXISTS lets that pass. Refuses a name that may not be replaced."""
+        existing = self.catalogue.find(statement.name.text)
+        if existing is None:
+            return False
+        if statement.if_not_exists:
+            return True
+        what = f"{existing.kind.lower()} {existing.name}"
+        if not statement.or_replace:
+            raise Refusal(statement.name.at, f"{what} exists already", "use CREATE OR REPLACE, or IF NOT EXISTS")
+        if existing.query or self.catalogue.users(existing):
+            hint = "DROP it and create it anew"
+            raise Refusal(statement.name.at, f"{what} is used by queries and cannot be replaced", hint)
+        return False
+
+    def _create_source(self, statement: t.CreateSource) -> Accepted:
+        relation = define(statement)
+        if self._taken(statement):
+            return Accepted((), (relation.name,))
+        given = check_properties(statement.properties, SOURCE_PROPERTIES)
+        self.world.require_topic(relation.source.topic, read_partitions(given))
+        return Accepted((put_relation(relation),), (relation.name,))
+
+    def _create_as(self, statement: t.CreateAs) -> Accepted:
+        if self._taken(statement):
+            return Accepted((), (statement.name.text,))
+        topic, tasks = statement.name.text, self.world.default_tasks
+        planned = plan_create(statement, self.catalogue, topic=topic, tasks=tasks)
+        if any(r.source.topic == planned.query.output_topic for r in self.catalogue.all()):
+            hint = "choose another with KAFKA_TOPIC"
+            message = f"topic '{planned.query.output_topic}' is another stream's or table's"
+            raise Refusal(statement.name.at, message, hint)
+        pipeline = query_pipeline(statement)
+        plain = replace(script.with_topic(statement, topic), or_replace=False, if_not_exists=False)
+        source = require(self.catalogue, statement.query.source.name)
+        changes = self._deployed(plain, [source], pipeline)
+        relation = replace(planned.relation, query=pipeline.upper())
+        return Accepted((*changes, put_relation(relation)), (relation.name, pipeline.upper()))
+
+    def _insert_select(self, statement: t.InsertSelect) -> Accepted:
+        taken = self.snapshot.names(PIPELINE)
+        number = next(n for n in range(len(taken) + 1) if f"insertquery_{n}" not in taken)
+        planned = plan_insert(statement, self.catalogue, name=f"insertquery_{number}")
+        pipeline = planned.query.name
+        if pipeline in taken:
+            raise InvalidInput("query exists already", query=pipeline.upper(), hint="choose another QUERY_ID")
+        source, target = require(self.catalogue, statement.query.source.name), planned.relation
+        named = script.with_query_id(statement, pipeline)
+        changes = self._deployed(named, [source, *([target] if target != source else [])], pipeline)
+        # The topic stays its first writer's.
+        kept = tuple(change for change in changes if change.kind != RESULT)
+        return Accepted(kept, (target.name, pipeline.upper()))
+
+    def _deployed(self, statement: script.Filling, relations: list[Relation], pipeline: str) -> tuple[Change, ...]:
+        """The changes of deploying the query's script, wanted to run at once."""
+        text = script.script_of(statement, relations)
+        owned = _Others(self.snapshot) if isinstance(statement, t.InsertSelect) else self.snapshot
+        changes = validate(deploy_script(text, pipeline), owned, self.world).changes
+        wanted = put(DESIRED, pipeline, {"state": RUNNING})
+        return tuple(wanted if change.kind == DESIRED else change for change in changes)
+
+    def _drop(self, statement: t.Drop) -> Accepted:
+        if statement.if_exists and self.catalogue.find(statement.name.text) is None:
+            return Accepted(())
+        relation = require(self.catalogue, statement.name, statement.kind.lower())
+        if relation.kind != statement.kind:
+            raise Refusal(
+                statement.name.at, f"{relation.name} is a {relation.kind.lower()}", f"write DROP {relation.kind}"
+            )
+        if users := self.catalogue.users(relation):
+            hint = "TERMINATE them first"
+            raise InvalidInput("queries use it", name=relation.name, queries=", ".join(users), hint=hint)
+        changes: tuple[Change, ...] = ()
+        if relation.query:
+            changes = drop_changes(relation.query.lower(), self.snapshot).changes
+        return Accepted((*changes, drop(RELATION, relation.name)), (relation.name,))
+
+    def _terminate(self, query: str) -> Accepted:
+        pipeline = query.lower()
+        if self.snapshot.get(PIPELINE, pipeline) is None:
+            raise unknown_pipeline(pipeline, self.snapshot.names(PIPELINE))
+        changes = list(drop_changes(pipeline, self.snapshot).changes)
+        changes += [put_relation(replace(r, query="")) for r in self.catalogue.all() if r.query == query]
+        return Accepted(tuple(changes), (query,))
+
+
+class _Others(Snapshot):
+    """The snapshot without owners of result topics: INSERT INTO shares its target's topic with other writers."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot.connection)
+
+    def get(self, kind: str, name: str) -> object:
+        """A definition's body, None for an owner of a topic."""
+        return None if kind == RESULT else super().get(kind, name)
+
+
+def query_pipeline(statement: t.CreateAs) -> str:
+    """The pipeline that CREATE … AS makes."""
+    return f"{'csas' if statement.kind == t.STREAM else 'ctas'}_{statement.name.text.lower()}"

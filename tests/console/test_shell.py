@@ -1,0 +1,124 @@
+"""The session's own statements, the shell typed into as a person would, and what machines get."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from ops.cli.sql_output import run_script
+from ops.cli.sql_shell import SqlCompleter, run_shell
+from pipelines.console.result import Result
+from pipelines.console.session import Session
+from pipelines.sql import Parsed, SqlError, print_tree
+from pipelines.sql.statements import is_complete
+from statestore.errors import InvalidInput
+
+
+class Recorder:
+    """An executor that answers with the statement and the session's properties, and refuses DROP."""
+
+    def __init__(self) -> None:
+        self.executed: list[str] = []
+
+    def execute(self, parsed: Parsed, properties: dict[str, str]) -> Result:
+        text = print_tree(parsed.statement)
+        if text.startswith("DROP"):
+            raise InvalidInput("name is in use", name="x", hint="terminate its queries")
+        self.executed.append(text)
+        return Result("done", ("statement", "isolation"), [(text, properties.get("isolation.level"))])
+
+    def names(self) -> tuple[str, ...]:
+        return ("ORDERS", "CSAS_ORDERS")
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session(Recorder())
+
+
+def typed(session: Session, tmp_path: Path, keys: str) -> None:
+    with create_pipe_input() as pipe:
+        pipe.send_text(keys)
+        run_shell(session, tmp_path / "home" / "history", input=pipe, output=DummyOutput())
+
+
+class TestShell:
+    def test_statements_run_when_their_semicolon_is_typed(
+        self, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        typed(session, tmp_path, "show\rstreams; show tables;\rnope;\rdrop table x;\rselect a -- ;\rfrom t;\rexit\r")
+        assert ["SHOW STREAMS", "SHOW TABLES", "SELECT A FROM T"] == session.executor.executed
+        shown = capsys.readouterr().out
+        assert "line 1, column 1: expected a statement, found NOPE" in shown
+        assert "hint: terminate its queries" in shown
+
+    def test_a_dropped_line_and_the_end_of_input(self, session: Session, tmp_path: Path) -> None:
+        typed(session, tmp_path, "drop table\r\x03show streams;\r\x04")
+        assert ["SHOW STREAMS"] == session.executor.executed
+
+    def test_history_is_kept_for_its_owner_alone(self, session: Session, tmp_path: Path) -> None:
+        typed(session, tmp_path, "show streams;\rexit\r")
+        history = tmp_path / "home" / "history"
+        assert "show streams;" in history.read_text()
+        assert 0o600 == history.stat().st_mode & 0o777
+
+    def test_names_and_words_are_completed(self, session: Session) -> None:
+        def words(text: str) -> list[str]:
+            return [c.text for c in SqlCompleter(session).get_completions(Document(text), CompleteEvent())]
+
+        assert ["ORDERS", "OR", "ORDER"] == words("SELECT * FROM or")
+        assert ["isolation.level"] == words("SET 'iso")
+        assert [] == words("SELECT ")
+
+
+class TestSession:
+    def test_properties_reach_the_executor_until_unset(self, session: Session) -> None:
+        script = "SET 'isolation.level' = 'read_uncommitted'; SHOW STREAMS; UNSET 'isolation.level'; SHOW STREAMS;"
+        answers = [result for _, result in session.run(script)]
+        assert ["read_uncommitted", None] == [next(iter(answers[n].rows))[1] for n in (1, 3)]
+
+    @pytest.mark.parametrize(
+        ("text", "hint"),
+        [
+            ("SET 'isolation.levle' = 'x';", "did you mean isolation.level?"),
+            ("SET 'isolation.level' = 'x';", "use read_"),
+        ],
+    )
+    def test_unknown_properties_and_values_are_refused(self, session: Session, text: str, hint: str) -> None:
+        with pytest.raises(InvalidInput, match=hint.replace("?", r"\?")):
+            list(session.run(text))
+
+    def test_variables_are_shown(self, session: Session) -> None:
+        answers = [result for _, result in session.run("DEFINE a = 'b'; SHOW VARIABLES; SHOW PROPERTIES;")]
+        assert [("a", "b")] == list(answers[1].rows)
+        assert "isolation.level" == next(iter(answers[2].rows))[0]
+
+    def test_a_script_runs_up_to_its_first_error(self, session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SqlError):
+            run_script(session, "SHOW STREAMS; NOPE; SHOW TABLES;", as_json=True)
+        assert ["SHOW STREAMS"] == session.executor.executed
+        assert [
+            {"statement": "SHOW STREAMS", "message": "done", "rows": [{"statement": "SHOW STREAMS", "isolation": None}]}
+        ] == [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("text", "complete"),
+    [
+        ("", True),
+        ("-- x", True),
+        ("show", False),
+        ("show;", True),
+        ("a ';", False),
+        ("a; b", False),
+        ("a /* ; ", False),
+    ],
+)
+def test_a_text_is_complete_when_a_semicolon_ends_it(text: str, complete: bool) -> None:
+    assert complete == is_complete(text)

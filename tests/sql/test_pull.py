@@ -1,0 +1,167 @@
+"""Pull queries: what is read from the store, and that rows are those whose conditions hold, against a dict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.console.pull import Pull, plan_pull
+from pipelines.query import Row, decode_key
+from pipelines.sql import SqlError, parse_statement
+from pipelines.sql.catalogue import Relation, Relations
+from pipelines.sql.define import define
+from pipelines.sql.error import Refusal, locate
+from pipelines.sql.planner import plan_create
+from pipelines.sql.tree import CreateAs, CreateSource, Query
+from statestore.store import Isolation
+
+STREAM = (
+    "CREATE STREAM s (a INT, b BIGINT, k VARCHAR, d DOUBLE, m DECIMAL(4,2))"
+    " WITH (kafka_topic='in', value_format='json')"
+)
+
+
+def table(key: str, more: str = "", properties: str = "") -> tuple[Relation, Any]:
+    stream = parse_statement(STREAM).statement
+    assert isinstance(stream, CreateSource)
+    text = f"CREATE TABLE t {properties} AS SELECT {key}, COUNT(*) AS n, AVG(d) AS mean, COUNT(*) * 2 AS twice FROM s GROUP BY {key} {more} EMIT CHANGES"
+    created = parse_statement(text).statement
+    assert isinstance(created, CreateAs)
+    planned = plan_create(created, Relations([define(stream)]), topic="T", tasks=2)
+    return planned.relation, planned.query
+
+
+class DictStore:
+    """Entries by key bytes, and what was asked of them."""
+
+    def __init__(self, query: Any, entries: dict[bytes, int]) -> None:
+        self.query, self.entries = query, entries
+        self.asked: list[str] = []
+
+    def _row(self, key: bytes) -> Row:
+        return Row(decode_key(self.query, key), {"N": self.entries[key], "MEAN": None}, 0)
+
+    def get(self, key: bytes, isolation: Isolation) -> Iterator[Row]:
+        self.asked.append("get")
+        if key in self.entries:
+            yield self._row(key)
+
+    def scan(self, lower: bytes | None, upper: bytes | None, isolation: Isolation) -> Iterator[Row]:
+        self.asked.append("all" if lower is None and upper is None else "range")
+        for key in sorted(self.entries):
+            if (lower is None or lower <= key) and (upper is None or key <= upper):
+                yield self._row(key)
+
+
+def plan(text: str, made: tuple[Relation, Any]) -> Pull:
+    parsed = parse_statement(text)
+    assert isinstance(parsed.statement, Query)
+    try:
+        return plan_pull(parsed.statement.select, *made)
+    except Refusal as refusal:
+        error = locate(text, refusal)
+    raise error
+
+
+INTS = table("a")
+STRINGS = table("k")
+numbers = st.integers(-(2**31), 2**31 - 1) | st.integers(-3, 3)
+CHECKS = {
+    "=": lambda a, b: a == b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "<>": lambda a, b: a != b,
+}
+
+
+@given(st.sets(numbers, max_size=12), st.lists(st.tuples(st.sampled_from(sorted(CHECKS)), numbers), max_size=3))
+@settings(deadline=None)
+def test_conditions_on_a_number_give_exactly_the_rows_that_pass(keys: set[int], tests: list[tuple[str, int]]) -> None:
+    where = " AND ".join(f"a {sign} {value}" for sign, value in tests)
+    pull = plan(f"SELECT a, n FROM t {'WHERE ' + where if where else ''}", INTS)
+    store = DictStore(pull.query, {key.to_bytes(4, "big", signed=True): key for key in keys})
+    expected = {key for key in keys if all(CHECKS[sign](key, value) for sign, value in tests)}
+    assert sorted(expected) == sorted(row[0] for row in pull.rows(store, Isolation.READ_COMMITTED))
+
+
+@given(
+    st.sets(st.text("aé\U0001f600b", max_size=3), max_size=8), st.text("aéb", max_size=2), st.text("aéb", max_size=2)
+)
+@settings(deadline=None)
+def test_a_range_of_strings_is_in_the_order_of_their_bytes(keys: set[str], low: str, high: str) -> None:
+    pull = plan(f"SELECT k FROM t WHERE k BETWEEN '{low}' AND '{high}' AND k <> 'a'", STRINGS)
+    store = DictStore(pull.query, {key.encode(): 1 for key in keys})
+    expected = sorted(key for key in keys if low <= key <= high and key != "a")
+    assert expected == [row[0] for row in pull.rows(store, Isolation.READ_COMMITTED)]
+    assert ["range"] == store.asked
+
+
+class TestWhatIsRead:
+    @pytest.mark.parametrize(
+        ("where", "asked"),
+        [
+            ("k = 'x'", ["get"]),
+            ("'x' = k AND n > 1", ["get"]),
+            ("k IN ('x', 'y', 'x')", ["get", "get"]),
+            ("k >= 'x'", ["range"]),
+            ("n = 1", ["all"]),
+            ("k IS NOT NULL", ["all"]),
+        ],
+    )
+    def test_conditions_narrow_it(self, where: str, asked: list[str]) -> None:
+        pull = plan(f"SELECT * FROM t WHERE {where}", STRINGS)
+        store = DictStore(pull.query, {b"x": 2, b"y": 1})
+        list(pull.rows(store, Isolation.READ_COMMITTED))
+        assert asked == store.asked
+
+    def test_all_of_several_keys_are_looked_up_and_one_of_them_is_searched(self) -> None:
+        made = table("a, k", properties="WITH (key_format='json')")
+        store = DictStore(made[1], {b'{"A":1,"K":"true"}': 5, b'{"A":2,"K":"y"}': 6})
+        assert [(1, "true", 5)] == list(
+            plan("SELECT a, k, n FROM t WHERE k = 'true' AND a = 1", made).rows(store, Isolation.READ_COMMITTED)
+        )
+        assert [(6,)] == list(plan("SELECT n FROM t WHERE a = 2", made).rows(store, Isolation.READ_COMMITTED))
+        assert ["get", "all"] == store.asked
+
+    def test_limit_and_aliases(self) -> None:
+        pull = plan("SELECT x.k AS shop, n FROM t x LIMIT 1", STRINGS)
+        assert ("SHOP", "N") == pull.names
+        store = DictStore(pull.query, {b"x": 2, b"y": 1})
+        assert [("x", 2)] == list(pull.rows(store, Isolation.READ_COMMITTED))
+
+    def test_star_is_every_column_that_needs_no_computing(self) -> None:
+        assert ("K", "N", "MEAN") == plan("SELECT * FROM t", STRINGS).names
+
+
+@pytest.mark.parametrize(
+    ("text", "fragment"),
+    [
+        ("SELECT x FROM t", "unknown column X"),
+        ("SELECT nn FROM t", "did you mean N?"),
+        ("SELECT n + 1 FROM t", "only columns can be pulled yet"),
+        ("SELECT twice FROM t", "is computed from aggregates"),
+        ("SELECT n FROM t WHERE twice = 2", "is computed from aggregates"),
+        ("SELECT n FROM t WHERE k = 'x' OR k = 'y'", "the condition cannot be pulled by yet"),
+        ("SELECT n FROM t WHERE k = NULL", "use IS NOT NULL"),
+        ("SELECT n FROM t WHERE k = 1", "cannot compare string with int"),
+        ("SELECT n FROM t WHERE n = '1'", "cannot compare bigint with str"),
+        ("SELECT n FROM t WHERE n > 1e999", "too large for a double"),
+        ("SELECT n FROM t GROUP BY k", "a pull query has no GROUP BY"),
+        ("SELECT y.n FROM t", "Y is not a source"),
+    ],
+)
+def test_what_cannot_be_pulled_is_refused(text: str, fragment: str) -> None:
+    with pytest.raises(SqlError) as raised:
+        plan(text, STRINGS)
+    assert fragment in str(raised.value)
+
+
+def test_a_table_with_having_is_refused() -> None:
+    with pytest.raises(SqlError, match="HAVING"):
+        plan("SELECT n FROM t", table("k", "HAVING COUNT(*) > 1"))
