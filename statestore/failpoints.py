@@ -172,4 +172,13 @@ def reach(name: str) -> None:
         point.write_text(f"{passes - 1} {name_of_signal}")
         return
     point.unlink(missing_ok=True)
+<<<<<<< HEAD
     os.kill(os.getpid(), signal.Signals[name_of_signal])
+=======
+    die()
+
+
+def die() -> None:
+    """End this process at once, as `kill -9` does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+>>>>>>> work-proofs

@@ -28,7 +28,7 @@ from statestore.transactions.auto import AutoTransaction
 from statestore.transactions.base import Transaction, owns
 from statestore.transactions.direct import DirectTransaction
 from statestore.transactions.indexed_batch import IndexedBatchTransaction
-from statestore.transactions.secondary_store import SecondaryStoreTransaction
+from statestore.transactions.secondary_store import COPY_BYTES_MAX, SecondaryStoreTransaction
 
 FORMAT = 1
 _SPACE = "checkpoint"
@@ -43,6 +43,8 @@ class TaskStores(StoreContext):
 
     sink: gets every changelog record, in the order of the writes; produce it inside the task's Kafka transaction.
     exactly_once: False takes what a crash left of a store without transactions for good.
+    uncommitted_bytes_max: AUTO keeps this much of a transaction in memory, then spills.
+    copy_bytes_max: a secondary store is copied at commit in writes of about this size; each is in memory once.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class TaskStores(StoreContext):
         positions_in_changelog: bool = False,
         rocks: RocksConfig | None = None,
         uncommitted_bytes_max: int = 64 * 1024 * 1024,
+        copy_bytes_max: int = COPY_BYTES_MAX,
     ) -> None:
         self.folder = folder
         self.exactly_once = exactly_once
@@ -62,6 +65,7 @@ class TaskStores(StoreContext):
         self._sink = sink
         self._rocks = rocks or RocksConfig()
         self._uncommitted_bytes_max = uncommitted_bytes_max
+        self._copy_bytes_max = copy_bytes_max
         self._memory = MemoryBase()
         self._database: Database | None = None
         self._stores: dict[str, StateStore] = {}
@@ -98,7 +102,9 @@ class TaskStores(StoreContext):
             return IndexedBatchTransaction(store, self._memory)
         if mechanism is TransactionalMechanism.INDEXED_BATCH:
             return IndexedBatchTransaction(store, self.database)
-        secondary = SecondaryStoreTransaction(store, self.database, self.folder, self._rocks)
+        secondary = SecondaryStoreTransaction(
+            store, self.database, self.folder, self._rocks, copy_bytes_max=self._copy_bytes_max
+        )
         if mechanism is TransactionalMechanism.SECONDARY_STORE:
             return secondary
         return AutoTransaction(secondary, uncommitted_bytes_max=self._uncommitted_bytes_max)

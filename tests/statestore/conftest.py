@@ -23,11 +23,12 @@ K = TypeVar("K", bound=Kind)
 
 @dataclass(frozen=True)
 class Setup:
-    """How a store under test keeps its writes. `uncommitted_bytes_max` is small enough for AUTO to spill in tests."""
+    """How a store under test keeps its writes. The bounds are small enough to spill, and to copy in pieces."""
 
     mechanism: TransactionalMechanism | None
     persistent: bool = True
     uncommitted_bytes_max: int = 64
+    copy_bytes_max: int = 10
 
     @property
     def options(self) -> dict[str, Any]:
@@ -75,6 +76,7 @@ class TaskUnderTest:
             exactly_once=self.exactly_once,
             positions_in_changelog=self.positions_in_changelog,
             uncommitted_bytes_max=self.setup.uncommitted_bytes_max,
+            copy_bytes_max=self.setup.copy_bytes_max,
         )
 
     def open(self, store: K) -> K:

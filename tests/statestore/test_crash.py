@@ -1,0 +1,143 @@
+"""A process killed at any step leaves each store at one committed version, with its offset, and the next goes on.
+
+Every failpoint of the stores, and random moments: ROLLFORWARD_SEED replays those as far as a clock can.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from statestore.errors import TaskCorrupted
+from statestore.failpoints import STORE_POINTS, arm
+from statestore.store import Isolation, TransactionalMechanism
+from statestore.taskstores import TaskStores
+from tests.statestore.crash_child import committed_rounds, content, stores
+from tests.statestore.test_state_machine import chosen_seed
+
+ROUNDS = 12
+_INDEXED = [point for point in STORE_POINTS if point.startswith(("indexed.", "restore."))]
+_SECONDARY = [point for point in STORE_POINTS if point.startswith(("secondary.", "restore."))]
+POINTS = [
+    *(("indexed_batch", point) for point in _INDEXED),
+    *(("secondary_store", point) for point in _SECONDARY),
+    *(("auto", point) for point in STORE_POINTS),
+    *(("direct", point) for point in STORE_POINTS if point.startswith("restore.")),
+]
+# What has to have happened before for an opening to come to the point.
+BEFORE = {
+    "secondary.roll-forward": ["secondary.in-copy"],
+    "secondary.discarded": ["secondary.synced"],
+    "restore.before-write": ["indexed.before-write", "secondary.synced"],
+    "restore.written": ["indexed.before-write", "secondary.synced"],
+}
+
+
+class Child:
+    """The task of `crash_child`, one process after the other."""
+
+    def __init__(self, folder: Path, mechanism: str, seed: int) -> None:
+        self.folder, self.mechanism, self.seed = folder, mechanism, seed
+        self.points = folder / "points"
+        self.points.mkdir()
+
+    def start(self, rounds: int = ROUNDS) -> subprocess.Popen[str]:
+        environment = {
+            **os.environ,
+            "ROLLFORWARD_FAILPOINTS": str(self.points),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        arguments = [str(self.folder), self.mechanism, str(self.seed), str(rounds)]
+        command = [sys.executable, "-m", "tests.statestore.crash_child", *arguments]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    def dies_at(self, points: list[str], *, passes: int = 0) -> bool:
+        """Run with these points armed; True if it died at one, False if it lived through all its rounds."""
+        for point in points:
+            arm(self.points, point, passes=passes)
+        with self.start() as process:
+            process.communicate(timeout=120)
+        for point in points:
+            (self.points / point).unlink(missing_ok=True)
+        assert process.returncode in (0, -signal.SIGKILL)
+        return process.returncode != 0
+
+    def check(self) -> None:
+        """Each store is at one committed version: at the last round, or, if that died on the way, at the one before.
+
+        One without transactions says that it is of no version, or was never opened.
+        """
+        rounds = committed_rounds(self.folder)
+        mechanism = None if self.mechanism == "direct" else TransactionalMechanism(self.mechanism)
+        if mechanism is not None:
+            rounds = rounds[-2:]
+        copy = self.folder / "copy"
+        shutil.copytree(self.folder / "task", copy)
+        task = TaskStores(copy)
+        for name, store in stores(mechanism).items():
+            try:
+                store.init(task)
+            except TaskCorrupted:
+                assert mechanism is None
+                continue
+            offset = store.recover(None)
+            (found,) = (done for done in rounds if done.offsets[name] == (offset or 0))
+            assert found.contents[name] == content(store)
+            assert list(store.all(Isolation.READ_COMMITTED)) == list(store.all())
+        task.close()
+        shutil.rmtree(copy)
+
+    def goes_on(self) -> None:
+        """A process that nobody kills does its rounds, and everything ends at the last of them."""
+        last = committed_rounds(self.folder)[-1].number
+        assert not self.dies_at([])
+        self.check()
+        assert last + ROUNDS == committed_rounds(self.folder)[-1].number
+
+
+@pytest.mark.parametrize(("mechanism", "point"), POINTS)
+def test_a_store_killed_at_a_failpoint_is_at_one_version_and_goes_on(
+    tmp_path: Path, mechanism: str, point: str
+) -> None:
+    child = Child(tmp_path, mechanism, seed=1)
+    if mechanism == "direct":
+        # Only an opening that finds nothing restores it.
+        assert not child.dies_at([])
+        shutil.rmtree(tmp_path / "task")
+    elif point in BEFORE:
+        assert child.dies_at([other for other in BEFORE[point] if (mechanism, other) in POINTS], passes=1)
+        child.check()
+    assert child.dies_at([point], passes=0 if point in BEFORE else 1)
+    child.check()
+    child.goes_on()
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_a_store_killed_at_random_moments_is_at_one_version_and_goes_on(tmp_path: Path, kills: int) -> None:
+    choose = random.Random(chosen_seed())
+    mechanisms = ["direct", "indexed_batch", "secondary_store", "auto"]
+    children = []
+    for mechanism in mechanisms:
+        (tmp_path / mechanism).mkdir()
+        children.append(Child(tmp_path / mechanism, mechanism, choose.randrange(1000)))
+    for number in range(kills):
+        child = children[number % len(children)]
+        with child.start(rounds=100_000) as process:
+            if choose.random() < 0.8:
+                assert process.stdout is not None
+                assert "recovered\n" == process.stdout.readline()
+            # The moment is what is random here: nothing is waited for.
+            time.sleep(choose.uniform(0, 0.4))
+            process.kill()
+        assert -signal.SIGKILL == process.returncode
+        child.check()
+    for child in children:
+        child.goes_on()
