@@ -6,6 +6,7 @@ The operating system keeps what a killed process has written, so a copy of the f
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,7 +53,7 @@ def dying(points: Iterable[str], folder: Path, copy: Path, *, passes: int = 0) -
     left = passes
     with TemporaryDirectory() as armed, pytest.MonkeyPatch.context() as patch:
 
-        def die() -> None:
+        def die(_by: signal.Signals) -> None:
             nonlocal left
             (point,) = (point for point in points if not failpoints.is_armed(Path(armed), point))
             if left == 0:
