@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
+import structlog
 import typer
 
 from ops.cli import (
@@ -53,8 +56,9 @@ for group in (
 
 @app.callback()
 def root(ctx: typer.Context) -> None:
-    """Keeps what the commands tell the root."""
+    """Keeps what the commands tell the root. Logs go to stderr: stdout is for answers, which machines read."""
     ctx.ensure_object(dict)
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ def test_a_command_that_could_not_be_applied_is_not_written(
     metastore = opened()
     metastore.execute(script(unique))
     wrong = Accepted((drop("no", "such"),))
-    monkeypatch.setattr("pipelines.metastore.service.validate", lambda *_: wrong)
+    monkeypatch.setattr("pipelines.metastore.service.decide", lambda *_: wrong)
     with pytest.raises(InvariantBroken, match="no such does not exist"):
         metastore.execute(start_pipeline(unique))
     assert 1 == len(metastore.log.read(*metastore.log.bounds()))
