@@ -14,7 +14,7 @@ from statestore.context import StoreVersion
 from statestore.errors import RollforwardError, Unavailable, Unrecoverable
 from statestore.kafka import Admin
 from statestore.listener import RestoreListener, RestoreLog, RestoreProgress, Restoring
-from statestore.recovery import Way
+from statestore.planning.plan import Way
 from statestore.restore import Changelog, plan_restore
 from statestore.version import ChangelogPosition
 from tests.statestore.program.conftest import Start
