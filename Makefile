@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(VENV)/tools/bin/uv
 READY := $(VENV)/.ready
-CODE := statestore pipelines ops infra tests
+CODE := statestore pipelines ops infra tests docs/examples
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test crash bench bench-recovery lint types screenshots lock clean

@@ -152,7 +152,7 @@ def test_more_than_the_share_of_the_budget_is_committed_early(start: Start, feed
         for record in chunk:
             program.step(record)
             largest = max(largest, program.task.uncommitted_bytes)
-    totals = program.task.stores.metrics.totals()
+    totals = program.task.context.metrics.totals()
     assert totals["early-commit-total", program.config.transactional_id] > 2
     assert largest < 1_200
     program.task.commit()
