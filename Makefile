@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 CODE := statestore pipelines ops infra tests docs/examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test crash bench bench-recovery lint types screenshots lock clean
+.PHONY: help setup demo test crash bench bench-recovery bench-stores lint types screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ crash: setup ## kill the job at every step of the protocol and at random moments
 
 bench: setup ## measure throughput; the figures go to a JSON file
 	@$(BIN)/python -m tests.benchmarks $(BENCH)
+
+bench-stores: setup ## measure every mechanism of the stores against plain rocksdict
+	@$(BIN)/python -m tests.benchmarks.stores $(BENCH)
 
 bench-recovery: setup ## measure how long an empty disk takes to come back (BENCH="--keys 10000000")
 	@$(BIN)/python -m tests.benchmarks.recovery $(BENCH)

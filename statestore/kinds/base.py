@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import ClassVar, TypeVar
 
 from statestore import changelog_topic
@@ -20,6 +21,7 @@ from statestore.transactions.direct import DirectTransaction
 
 K = TypeVar("K")
 V = TypeVar("V")
+_KEY = itemgetter(0)
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -287,3 +289,10 @@ def require_key(key: bytes) -> None:
     """Raises `TypeError` for anything but bytes."""
     if not isinstance(key, bytes):
         raise TypeError(f"a key is bytes, not {type(key).__name__}")
+
+
+def require_keys(changes: Sequence[tuple[bytes, object]]) -> None:
+    """`require_key` of many: their types are looked at all at once."""
+    if set(map(type, map(_KEY, changes))) - {bytes}:
+        for key, _ in changes:
+            require_key(key)

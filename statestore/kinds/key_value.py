@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from statestore.iterator import StoreIterator
-from statestore.kinds.base import Kind, require_key
+from statestore.kinds.base import Kind, require_key, require_keys
 from statestore.store import Isolation, KeyValueStore
 
 
@@ -35,12 +35,12 @@ class KeyValue(Kind, KeyValueStore):
 
     def put_all(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         changes = list(entries)
-        for key, _ in changes:
-            require_key(key)
+        require_keys(changes)
         self._write_all(changes)
         self._advance_position()
-        for key, value in changes:
-            self._log_change(key, value)
+        if self._logged:
+            for key, value in changes:
+                self._log_change(key, value)
 
     def scan(
         self,

@@ -1,0 +1,262 @@
+"""`make bench-stores`: every mechanism against plain rocksdict doing the same without transactions.
+
+Keys of 16 bytes in random order, values of 100, batches of 10,000. Systems take turns; of each system's rounds the one
+with the least CPU counts, and every ratio is of CPU times of one run of this program. The table goes to
+`docs/stores.md`, between its marks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import rocksdict as rd
+
+from statestore.config import RocksConfig
+from statestore.context import ChangelogRecord
+from statestore.kinds.key_value import KeyValue
+from statestore.kinds.window import Window
+from statestore.store import Entry, TransactionalMechanism
+from statestore.taskstores import TaskStores
+
+BATCH = 10_000
+VALUE = bytes(range(100))
+MINUTE_MS = 60_000
+PLAIN = "plain rocksdict"
+SYSTEMS: dict[str, TransactionalMechanism | None] = {
+    "not transactional": None,
+    "INDEXED_BATCH": TransactionalMechanism.INDEXED_BATCH,
+    "AUTO": TransactionalMechanism.AUTO,
+    "SECONDARY_STORE": TransactionalMechanism.SECONDARY_STORE,
+}
+Work = dict[str, Callable[[], None]]
+
+
+def keys_of(count: int) -> list[bytes]:
+    """`count` distinct keys in random order."""
+    keys = [b"%016d" % number for number in range(count)]
+    random.Random(1).shuffle(keys)
+    return keys
+
+
+def batches(items: list[bytes]) -> Iterator[list[bytes]]:
+    """Pieces of `BATCH`."""
+    return (items[start : start + BATCH] for start in range(0, len(items), BATCH))
+
+
+def stored_window(key: bytes, start_ms: int) -> bytes:
+    """A window's key as the stores have it."""
+    return key + start_ms.to_bytes(8, "big") + bytes(4)
+
+
+def plain(folder: Path, keys: list[bytes]) -> tuple[Work, Callable[[], None]]:
+    """The same work by hand, with the options of our stores."""
+    config, options = RocksConfig(), rd.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(config.write_buffer_bytes)
+    options.set_max_background_jobs(2)
+    table = rd.BlockBasedOptions()
+    table.set_bloom_filter(10, False)
+    table.set_block_cache(rd.Cache(config.block_cache_bytes))
+    options.set_block_based_table_factory(table)
+    values, windows = (rd.Rdict(str(folder / name), options) for name in ("values", "windows"))
+
+    def write(database: rd.Rdict, entries: list[Entry]) -> None:
+        batch = rd.WriteBatch(raw_mode=True)
+        for key, value in entries:
+            batch.put(key, value)
+        database.write(batch)
+
+    pieces = [[(key, VALUE) for key in batch] for batch in batches(keys)]
+
+    def put() -> None:
+        for piece in pieces:
+            write(values, piece)
+
+    def put_windows() -> None:
+        for minute in range(10):
+            for batch in batches(keys[: len(keys) // 10]):
+                write(windows, [(stored_window(key, minute * MINUTE_MS), VALUE) for key in batch])
+
+    def fetch_windows() -> None:
+        for key in sorted(keys[: len(keys) // 10]):
+            last = stored_window(key, 9 * MINUTE_MS)
+            found = 0
+            for stored, _ in windows.items(from_key=stored_window(key, 0)):
+                if stored > last:
+                    break
+                found += 1
+            assert found == 10
+
+    def close() -> None:
+        values.close()
+        windows.close()
+
+    return {
+        "put and commit": put,
+        "sorted get": lambda: [values.get(key) for key in sorted(keys[: len(keys) // 5])] and None,
+        "range": lambda: _count(values.items(), len(keys)),
+        "window put and commit": put_windows,
+        "window fetch": fetch_windows,
+    }, close
+
+
+def _count(entries: Iterator[object], expected: int) -> None:
+    assert sum(1 for _ in entries) == expected
+
+
+def ours(folder: Path, keys: list[bytes], mechanism: TransactionalMechanism | None) -> tuple[Work, Callable[[], None]]:
+    """A key-value store and a window store of one task."""
+    task = TaskStores(folder, exactly_once=False)
+    values = KeyValue("values", mechanism=mechanism, logged=False)
+    windows = Window(
+        "windows", retention_ms=60 * MINUTE_MS, window_size_ms=MINUTE_MS, mechanism=mechanism, logged=False
+    )
+    restored = KeyValue("restored", mechanism=mechanism)
+    for store in (values, windows, restored):
+        store.init(task)
+
+    pieces = [[(key, VALUE) for key in batch] for batch in batches(keys)]
+
+    def put() -> None:
+        for number, piece in enumerate(pieces):
+            values.put_all(piece)
+            values.commit(number)
+
+    def put_windows() -> None:
+        for minute in range(10):
+            for batch in batches(keys[: len(keys) // 10]):
+                for key in batch:
+                    windows.put(key, VALUE, minute * MINUTE_MS)
+                windows.commit(minute)
+
+    def fetch_windows() -> None:
+        for key in sorted(keys[: len(keys) // 10]):
+            _count(windows.fetch(key, 0, 9 * MINUTE_MS), 10)
+
+    def restore() -> None:
+        for number, batch in enumerate(batches(keys)):
+            restored.restore([ChangelogRecord("restored", key, VALUE, 0) for key in batch], offset=number)
+
+    return {
+        "put and commit": put,
+        "sorted get": lambda: [values.get(key) for key in sorted(keys[: len(keys) // 5])] and None,
+        "range": lambda: _count(values.all(), len(keys)),
+        "window put and commit": put_windows,
+        "window fetch": fetch_windows,
+        "restore": restore,
+    }, task.close
+
+
+def measure(keys: list[bytes], rounds: int) -> dict[str, dict[str, tuple[float, float]]]:
+    """Per system and work: CPU and wall seconds of the round with the least CPU."""
+    best: dict[str, dict[str, tuple[float, float]]] = {}
+    for number in range(rounds):
+        for system in [PLAIN, *SYSTEMS]:
+            with tempfile.TemporaryDirectory(prefix="rollforward-bench-") as folder:
+                made = plain(Path(folder), keys) if system == PLAIN else ours(Path(folder), keys, SYSTEMS[system])
+                work, close = made
+                for name, run in work.items():
+                    cpu, wall = time.process_time(), time.monotonic()
+                    run()
+                    spent = time.process_time() - cpu, time.monotonic() - wall
+                    best.setdefault(system, {})[name] = min(best.get(system, {}).get(name, spent), spent)
+                close()
+        print(f"round {number + 1} of {rounds} done", file=sys.stderr, flush=True)
+    return best
+
+
+def recovery_ms(count: int, system: str) -> float:
+    """Milliseconds from opening to the committed version, for a store whose process was killed with a batch open."""
+    with tempfile.TemporaryDirectory(prefix="rollforward-bench-") as folder:
+        child = [sys.executable, "-m", "tests.benchmarks.stores", "--fill", folder, system, "--keys", str(count)]
+        assert subprocess.run(child, check=False).returncode == -signal.SIGKILL
+        started = time.monotonic()
+        task = TaskStores(Path(folder))
+        store = KeyValue("values", mechanism=SYSTEMS[system])
+        store.init(task)
+        offset = store.recover(None)
+        spent = time.monotonic() - started
+        assert offset == count
+        task.close()
+        return spent * 1000
+
+
+def fill(folder: Path, system: str, count: int) -> None:
+    """Commit `count` keys, leave a batch open, die."""
+    store = KeyValue("values", mechanism=SYSTEMS[system], logged=True)
+    store.init(TaskStores(folder))
+    keys = keys_of(count)
+    for batch in batches(keys):
+        store.put_all([(key, VALUE) for key in batch])
+        store.commit(count)
+    store.put_all([(key, b"uncommitted") for key in keys[:BATCH]])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    """Markdown: a line a system, a column a kind of work."""
+    works = list(dict.fromkeys(str(row["work"]) for row in rows))
+    lines = ["| | " + " | ".join(works) + " |", "|---" * (len(works) + 1) + "|"]
+    for system in dict.fromkeys(str(row["system"]) for row in rows):
+        found = {str(row["work"]): str(row["shown"]) for row in rows if row["system"] == system}
+        lines.append(f"| {system} | " + " | ".join(found.get(work, "–") for work in works) + " |")
+    return "\n".join(lines)
+
+
+def report(best: dict[str, dict[str, tuple[float, float]]], count: int) -> list[dict[str, object]]:
+    """Rows with figures, ratios of CPU to plain, and what the table shows."""
+    done = {"sorted get": count // 5, "window fetch": count // 10}
+    rows: list[dict[str, object]] = []
+    for system, works in best.items():
+        for work, (cpu, wall) in works.items():
+            against = best[PLAIN].get(work)
+            ratio = None if against is None else round(cpu / against[0], 3)
+            rate = round(done.get(work, count) / cpu)
+            shown = f"{rate / 1000:,.0f} k/s" + ("" if ratio is None or system == PLAIN else f", {ratio:.2f}×")
+            rows.append(
+                {"system": system, "work": work, "cpu_s": round(cpu, 3), "wall_s": round(wall, 3)}
+                | {"per_cpu_second": rate, "cpu_ratio_to_plain": ratio, "shown": shown}
+            )
+    return rows
+
+
+def write_table(page: Path, text: str) -> None:
+    """Put the table between its marks."""
+    marked = re.compile(r"(<!-- measured: mechanisms -->\n).*?(<!-- /measured: mechanisms -->)", re.DOTALL)
+    page.write_text(marked.sub(lambda found: f"{found[1]}{text}\n{found[2]}", page.read_text()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench-stores")
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    parser.add_argument("--fill", nargs=2, metavar=("FOLDER", "SYSTEM"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.fill:
+        fill(Path(arguments.fill[0]), arguments.fill[1], arguments.keys)
+    rows = report(measure(keys_of(arguments.keys), arguments.rounds), arguments.keys)
+    for system in list(SYSTEMS)[1:]:
+        spent = recovery_ms(arguments.keys, system)
+        rows.append({"system": system, "work": "recover after kill -9", "ms": round(spent), "shown": f"{spent:.0f} ms"})
+    command = "make bench-stores BENCH='" + " ".join(sys.argv[1:]) + "'"
+    result = {"command": command, "keys": arguments.keys, "cores": os.cpu_count(), "rows": rows}
+    (arguments.docs / "benchmarks-stores.json").write_text(json.dumps(result, indent=2) + "\n")
+    note = f"`{command}`, {arguments.keys:,} keys; per second of CPU, and the CPU as a multiple of plain rocksdict's:"
+    write_table(arguments.docs / "stores.md", f"{note}\n\n{table(rows)}")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
