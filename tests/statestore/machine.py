@@ -107,10 +107,11 @@ class StoreMachine(RuleBasedStateMachine):
     def _task(self, folder: Path) -> TaskUnderTest:
         return TaskUnderTest(self.setup, folder, self.logged, exactly_once=True, positions_in_changelog=True)
 
-    def wrote(self, models: list[Any]) -> None:
-        """The store has written one record for each of these models."""
+    def wrote(self, models: list[Any], *, taken: bool = True) -> None:
+        """The store has logged one record for each of these models. `taken`: its position is at their input record now."""
         self.models += models
-        self.positions += [Position({"in": {0: self.inputs}})] * len(models)
+        position = Position({"in": {0: self.inputs}}) if taken else self.positions[-1]
+        self.positions += [position] * len(models)
         assert len(self.models) == len(self.logged) + 1
 
     def next_input(self) -> None:

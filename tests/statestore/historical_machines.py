@@ -1,0 +1,129 @@
+"""The state machines of stores whose entries have times: windows, sessions, versions of a key. Time moves on and drops."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from statestore.kinds.session import Session
+from statestore.kinds.versioned import NOT_PUT, Versioned
+from statestore.kinds.window import Window
+from statestore.store import Isolation
+from statestore.windows import Windowed
+from tests.statestore.kinds.test_windowed_model import RETENTION_MS
+from tests.statestore.kinds.test_windowed_model import Model as Windows
+from tests.statestore.machine import StoreMachine
+
+INTERVAL_MS = 40
+LENGTH_MS = 5
+keys = st.sampled_from([b"", b"a", b"a\0"])
+times = st.integers(0, 40).map(lambda number: number * 10)
+values = st.one_of(st.binary(max_size=2), st.none())
+Entry = tuple[tuple[bytes, int, int], bytes]
+
+
+class WindowedMachine(StoreMachine):
+    """What windows and sessions share. `expires_by` says which part of an entry's name its expiry goes by."""
+
+    expires_by: int
+
+    def nothing(self) -> Windows:
+        return Windows()
+
+    def expected(self, model: Windows) -> list[Entry]:
+        return sorted(model.readable(self.expires_by).items())
+
+    def _put(self, entry: tuple[bytes, int, int], value: bytes | None) -> None:
+        model = deepcopy(self.models[-1])
+        model.put(entry, value, entry[self.expires_by], whole_segments=self.setup.persistent)
+        self.wrote([model])
+
+
+class WindowMachine(WindowedMachine):
+    """Windows of one length."""
+
+    expires_by = 1
+    operations = st.tuples(st.just("put"), keys, values, times)
+
+    def made(self) -> Window:
+        lengths = {"retention_ms": RETENTION_MS, "window_size_ms": LENGTH_MS, "segment_interval_ms": INTERVAL_MS}
+        return Window("s", **lengths, **self.setup.options)
+
+    def found(self, isolation: Isolation) -> list[Entry]:
+        return sorted(((*at,), value) for at, value in self.store.all(isolation))
+
+    def put(self, key: bytes, value: bytes | None, start_ms: int) -> None:
+        self.next_input()
+        self.store.put(key, value, start_ms)
+        self._put((key, start_ms, start_ms + LENGTH_MS), value)
+
+
+class SessionMachine(WindowedMachine):
+    """Sessions of any length."""
+
+    expires_by = 2
+    operations = st.tuples(st.just("put"), keys, values, times, st.integers(0, 60))
+
+    def made(self) -> Session:
+        return Session("s", retention_ms=RETENTION_MS, segment_interval_ms=INTERVAL_MS, **self.setup.options)
+
+    def found(self, isolation: Isolation) -> list[Entry]:
+        return sorted(((*at,), value) for at, value in self.store.fetch_range(None, None, isolation))
+
+    def put(self, key: bytes, value: bytes | None, start_ms: int, length_ms: int) -> None:
+        self.next_input()
+        self.store.put(Windowed(key, start_ms, start_ms + length_ms), value)
+        self._put((key, start_ms, start_ms + length_ms), value)
+
+
+@dataclass
+class Versions:
+    """Per key the values by the time from which they are valid, and the stream time."""
+
+    values: dict[bytes, dict[int, bytes | None]] = field(default_factory=dict)
+    stream_time_ms: int = -1
+
+    def at(self, key: bytes, time_ms: int) -> tuple[bytes, int] | None:
+        """The value valid then, and since when; None if it is too old to be told."""
+        history = self.values.get(key, {})
+        since = max((known for known in history if known <= time_ms), default=None)
+        if since is None:
+            return None
+        value, newest = history[since], since == max(history)
+        expired = time_ms < self.stream_time_ms - RETENTION_MS and not newest
+        return None if value is None or expired else (value, since)
+
+
+class VersionedMachine(StoreMachine):
+    """Versions of few keys at few times, each key asked for at every one of them."""
+
+    operations = st.tuples(st.just("put"), keys, values, times)
+
+    def made(self) -> Versioned:
+        return Versioned("s", history_retention_ms=RETENTION_MS, segment_interval_ms=INTERVAL_MS, **self.setup.options)
+
+    def nothing(self) -> Versions:
+        return Versions()
+
+    def _asked(self) -> list[tuple[bytes, int]]:
+        return [(key, time_ms) for key in (b"", b"a", b"a\0") for time_ms in range(0, 410, 10)]
+
+    def expected(self, model: Versions) -> list[Any]:
+        return [model.at(key, time_ms) for key, time_ms in self._asked()]
+
+    def found(self, isolation: Isolation) -> list[Any]:
+        records = [self.store.get(key, time_ms, isolation) for key, time_ms in self._asked()]
+        return [None if record is None else (record.value, record.valid_from_ms) for record in records]
+
+    def put(self, key: bytes, value: bytes | None, time_ms: int) -> None:
+        self.next_input()
+        model = deepcopy(self.models[-1])
+        late = time_ms < model.stream_time_ms - RETENTION_MS
+        assert late == (self.store.put(key, value, time_ms) == NOT_PUT)
+        if not late:
+            model.values.setdefault(key, {})[time_ms] = value
+            model.stream_time_ms = max(model.stream_time_ms, time_ms)
+        self.wrote([model], taken=not late)
