@@ -17,7 +17,7 @@ from pathlib import Path
 
 from statestore.errors import FormatUnsupported, TaskCorrupted
 from statestore.failpoints import reach
-from statestore.spaces.base import Change, Changes
+from statestore.spaces.base import Change
 
 FORMAT = 1
 
@@ -29,6 +29,11 @@ class Metadata:
     space: str
     entries: list[Change]
 
+    def to_bytes(self) -> bytes:
+        """Line 2."""
+        pairs = [(key.hex(), None if value is None else value.hex()) for key, value in self.entries]
+        return json.dumps({"format": FORMAT, "space": self.space, "entries": pairs}, separators=(",", ":")).encode()
+
 
 class CommitFile:
     """One path. It exists while a committed transaction is being copied."""
@@ -36,10 +41,9 @@ class CommitFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write(self, space: str, entries: Changes) -> None:
+    def write(self, metadata: Metadata) -> None:
         """Make the file, durably."""
-        pairs = [(key.hex(), None if value is None else value.hex()) for key, value in entries]
-        line = json.dumps({"format": FORMAT, "space": space, "entries": pairs}, separators=(",", ":")).encode()
+        line = metadata.to_bytes()
         unnamed = self.path.with_name(self.path.name + ".tmp")
         with unnamed.open("wb") as file:
             file.write(b"%08x\n%s\n" % (zlib.crc32(line), line))

@@ -50,6 +50,9 @@ def _options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
     options.set_write_buffer_size(config.write_buffer_bytes)
     # A windowed store has many families: together they take as much as two large ones.
     options.set_db_write_buffer_size(4 * config.write_buffer_bytes)
+    # A log that ends torn, as power loss leaves it, is used up to there; whatever else is damaged is an error.
+    options.set_wal_recovery_mode(rd.DBRecoveryMode.point_in_time())
+    options.set_paranoid_checks(True)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
     options.set_is_fd_close_on_exec(True)

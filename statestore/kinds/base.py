@@ -218,12 +218,16 @@ class Kind(StateStore):
         reach("restore.before-write")
         self.transaction.restore({**changes, space: entries})
         reach("restore.written")
+        self._restore_ended()
         self._committed, self._position = version, self._position.merged(position)
         self.context.count("restore-total", self._name, len(records))
 
     def _restored(self, records: Sequence[ChangelogRecord]) -> Mapping[str, Changes]:
-        """For subclasses: what the records change, per space. May call `_observe`."""
+        """For subclasses: what the records change, per space. May call `_observe`; must not change the base."""
         return {self._name: [(record.key, record.value) for record in records]}
+
+    def _restore_ended(self) -> None:
+        """For subclasses: the restored version is written, so what it does without may go."""
 
     def changelog_config(self) -> dict[str, str]:
         """Topic settings of the changelog."""

@@ -141,13 +141,15 @@ class Segmented(Kind):
         """Stream time first moves to the newest of all records, so what is dead by then is never written."""
         for record in records:
             self._observe(self._place(record.key)[0])
-        self._expire(self.transaction.base.drop)
         changes: dict[str, list[Change]] = {}
         for record in records:
             time_ms = self._place(record.key)[0]
             if not self._is_late(time_ms):
                 changes.setdefault(self._space(time_ms), []).append((record.key, self._restored_value(record)))
         return changes
+
+    def _restore_ended(self) -> None:
+        self._expire(self.transaction.base.drop)
 
     def _restored_value(self, record: ChangelogRecord) -> bytes | None:
         return record.value

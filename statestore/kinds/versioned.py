@@ -201,26 +201,34 @@ class Versioned(Kind):
             if not self._is_late(record.timestamp_ms):
                 self._observe(record.timestamp_ms)
                 self._insert(batch, record.key, record.value, record.timestamp_ms)
+        self._dead = batch.dropped
         return {space: changes.items() for space, changes in batch.changes.items()}
+
+    def _restore_ended(self) -> None:
+        for space in self._dead:
+            self.transaction.base.drop(space)
 
 
 class _RestoreBatch:
-    """Committed data under the writes of one restore."""
+    """Committed data under the writes of one restore. Dropped spaces go when the writes are in, not before."""
 
     def __init__(self, base: Base) -> None:
         self._base = base
         self.changes: dict[str, dict[bytes, bytes | None]] = {}
+        self.dropped: set[str] = set()
 
     def get(self, space: str, key: bytes) -> bytes | None:
         changes = self.changes.get(space, {})
-        return changes[key] if key in changes else self._base.get(space, key)
+        if key in changes or space in self.dropped:
+            return changes.get(key)
+        return self._base.get(space, key)
 
     def put(self, space: str, key: bytes, value: bytes | None) -> None:
         self.changes.setdefault(space, {})[key] = value
 
     def drop(self, space: str) -> None:
         self.changes.pop(space, None)
-        self._base.drop(space)
+        self.dropped.add(space)
 
 
 @dataclass(frozen=True)

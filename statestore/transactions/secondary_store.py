@@ -8,7 +8,8 @@ write-ahead log: without a commit file it is worth nothing, and before there is 
 
 Commit, in steps that a crash cannot tear apart:
 
-1. The temporary store is flushed and synced.
+1. The temporary store is flushed and synced; then what the commit file will say is written there, too, and synced. A
+   temporary store that has lost any of its files' ends since has lost that last.
 2. The commit file appears. From here on the transaction is committed, whatever happens.
 3. The changes are copied to the base in bounded writes, deleted ranges first. The metadata goes with the last one,
    which is synced together with all before it.
@@ -43,6 +44,7 @@ from statestore.transactions.base import Transaction, size_of
 T = TypeVar("T")
 COPY_BYTES_MAX = 4 * 1024 * 1024
 _RANGES = ".ranges"
+_COMMIT = b"commit"
 _PUT = b"\x01"
 _DELETE = b"\x00"
 _NUMBER = struct.Struct(">q")
@@ -199,14 +201,16 @@ class SecondaryStoreTransaction(Transaction):
         if self._temporary is None:
             self.base.write({space: metadata}, sync=True)
             return
-        entries = list(metadata)
+        about = Metadata(space, list(metadata))
         # 1
+        self._temporary.flush()
+        self._temporary.put(_RANGES, _COMMIT, about.to_bytes())
         self._temporary.flush()
         reach("secondary.synced")
         # 2
-        self._commit_file.write(space, entries)
+        self._commit_file.write(about)
         reach("secondary.commit-file-written")
-        self._finish(Metadata(space, entries))
+        self._finish(about)
 
     def _finish(self, metadata: Metadata) -> None:
         # One that failed on its way has left its view: the base is of no version before this is through.
@@ -278,13 +282,17 @@ class SecondaryStoreTransaction(Transaction):
             return
         if self._temporary is None and not self._folder.exists():
             raise TaskCorrupted("commit file without its temporary store", path=self._commit_file.path)
+        if self._opened().get(_RANGES, _COMMIT) != metadata.to_bytes():
+            raise TaskCorrupted("temporary store is not the one its commit file is for", path=self._commit_file.path)
         reach("secondary.roll-forward")
         self._read_ranges()
         self._finish(metadata)
 
     def _read_ranges(self) -> None:
         self._ranges, self._dropped = {}, set()
-        for _, record in self._opened().scan(_RANGES):
+        for number, record in self._opened().scan(_RANGES):
+            if number == _COMMIT:
+                continue
             fields = json.loads(record)
             lower, upper = (None if end is None else bytes.fromhex(end) for end in fields["ends"])
             name = fields["space"]

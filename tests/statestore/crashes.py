@@ -28,14 +28,14 @@ class Killed(BaseException):
 def photograph(folder: Path, copy: Path) -> None:
     """Copy a task's folder as it is at this moment, though RocksDB may be at work in the background."""
     while True:
-        before = _sizes(folder)
         shutil.rmtree(copy, ignore_errors=True)
         try:
+            before = _sizes(folder)
             shutil.copytree(folder, copy)
+            if before == _sizes(folder) == _sizes(copy):
+                return
         except (FileNotFoundError, shutil.Error):
             continue
-        if before == _sizes(folder) == _sizes(copy):
-            return
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -20,9 +20,16 @@ from tests.statestore.machine import StoreMachine
 INTERVAL_MS = 40
 LENGTH_MS = 5
 keys = st.sampled_from([b"", b"a", b"a\0"])
-times = st.integers(0, 40).map(lambda number: number * 10)
+LAST_MS = 600
+# From the stream time, so that it moves on slowly and many writes are just not, or just, too late.
+delays = st.one_of(st.integers(-14, 0), st.integers(1, 4)).map(lambda number: number * 10)
 values = st.one_of(st.binary(max_size=2), st.none())
 Entry = tuple[tuple[bytes, int, int], bytes]
+
+
+def after(stream_time_ms: int, delay_ms: int) -> int:
+    """A time of an entry."""
+    return min(max(stream_time_ms, 0) + max(delay_ms, -max(stream_time_ms, 0)), LAST_MS)
 
 
 class WindowedMachine(StoreMachine):
@@ -46,7 +53,7 @@ class WindowMachine(WindowedMachine):
     """Windows of one length."""
 
     expires_by = 1
-    operations = st.tuples(st.just("put"), keys, values, times)
+    operations = st.tuples(st.just("put"), keys, values, delays)
 
     def made(self) -> Window:
         lengths = {"retention_ms": RETENTION_MS, "window_size_ms": LENGTH_MS, "segment_interval_ms": INTERVAL_MS}
@@ -55,8 +62,9 @@ class WindowMachine(WindowedMachine):
     def found(self, isolation: Isolation) -> list[Entry]:
         return sorted(((*at,), value) for at, value in self.store.all(isolation))
 
-    def put(self, key: bytes, value: bytes | None, start_ms: int) -> None:
+    def put(self, key: bytes, value: bytes | None, delay_ms: int) -> None:
         self.next_input()
+        start_ms = after(self.models[-1].stream_time, delay_ms)
         self.store.put(key, value, start_ms)
         self._put((key, start_ms, start_ms + LENGTH_MS), value)
 
@@ -65,7 +73,7 @@ class SessionMachine(WindowedMachine):
     """Sessions of any length."""
 
     expires_by = 2
-    operations = st.tuples(st.just("put"), keys, values, times, st.integers(0, 60))
+    operations = st.tuples(st.just("put"), keys, values, delays, st.integers(0, 60))
 
     def made(self) -> Session:
         return Session("s", retention_ms=RETENTION_MS, segment_interval_ms=INTERVAL_MS, **self.setup.options)
@@ -73,8 +81,9 @@ class SessionMachine(WindowedMachine):
     def found(self, isolation: Isolation) -> list[Entry]:
         return sorted(((*at,), value) for at, value in self.store.fetch_range(None, None, isolation))
 
-    def put(self, key: bytes, value: bytes | None, start_ms: int, length_ms: int) -> None:
+    def put(self, key: bytes, value: bytes | None, delay_ms: int, length_ms: int) -> None:
         self.next_input()
+        start_ms = after(self.models[-1].stream_time - length_ms, delay_ms)
         self.store.put(Windowed(key, start_ms, start_ms + length_ms), value)
         self._put((key, start_ms, start_ms + length_ms), value)
 
@@ -98,9 +107,9 @@ class Versions:
 
 
 class VersionedMachine(StoreMachine):
-    """Versions of few keys at few times, each key asked for at every one of them."""
+    """Versions of few keys at few times, each key asked for at many."""
 
-    operations = st.tuples(st.just("put"), keys, values, times)
+    operations = st.tuples(st.just("put"), keys, values, delays)
 
     def made(self) -> Versioned:
         return Versioned("s", history_retention_ms=RETENTION_MS, segment_interval_ms=INTERVAL_MS, **self.setup.options)
@@ -109,7 +118,7 @@ class VersionedMachine(StoreMachine):
         return Versions()
 
     def _asked(self) -> list[tuple[bytes, int]]:
-        return [(key, time_ms) for key in (b"", b"a", b"a\0") for time_ms in range(0, 410, 10)]
+        return [(key, time_ms) for key in (b"", b"a", b"a\0") for time_ms in range(0, LAST_MS + 10, 20)]
 
     def expected(self, model: Versions) -> list[Any]:
         return [model.at(key, time_ms) for key, time_ms in self._asked()]
@@ -118,12 +127,18 @@ class VersionedMachine(StoreMachine):
         records = [self.store.get(key, time_ms, isolation) for key, time_ms in self._asked()]
         return [None if record is None else (record.value, record.valid_from_ms) for record in records]
 
-    def put(self, key: bytes, value: bytes | None, time_ms: int) -> None:
+    def put(self, key: bytes, value: bytes | None, delay_ms: int) -> None:
         self.next_input()
         model = deepcopy(self.models[-1])
+        time_ms = after(model.stream_time_ms, delay_ms)
+        history = model.values.setdefault(key, {})
+        if value is None and time_ms == max(history, default=None):
+            # As in Kafka Streams, a tombstone that replaces the newest version may be forgotten: what comes late then
+            # depends on more than the versions.
+            value = b""
         late = time_ms < model.stream_time_ms - RETENTION_MS
         assert late == (self.store.put(key, value, time_ms) == NOT_PUT)
         if not late:
-            model.values.setdefault(key, {})[time_ms] = value
+            history[time_ms] = value
             model.stream_time_ms = max(model.stream_time_ms, time_ms)
         self.wrote([model], taken=not late)

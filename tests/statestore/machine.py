@@ -171,7 +171,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        self.store.flush()
+        self.store.transaction.base.flush()
 
     # What ends a process.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore.commitfile import CommitFile
+from statestore.commitfile import CommitFile, Metadata
 from statestore.config import RocksConfig
 from statestore.errors import TaskCorrupted
 from statestore.failpoints import arm
@@ -126,7 +126,7 @@ def test_leftovers_without_commit_file_are_deleted(tmp_path: Path) -> None:
 
 def test_a_commit_file_without_its_store_or_damaged_is_corruption(tmp_path: Path) -> None:
     file = CommitFile(tmp_path / "s.commit")
-    file.write("checkpoint", METADATA)
+    file.write(Metadata("checkpoint", METADATA))
     transaction = opened(tmp_path)
     with pytest.raises(TaskCorrupted, match="without its temporary store"):
         transaction.recover()

@@ -60,7 +60,7 @@ def spilling_loses_what_memory_held(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_commit_file_is_written(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CommitFile, "write", lambda self, space, entries: None)
+    patch.setattr(CommitFile, "write", lambda self, metadata: None)
 
 
 def the_next_transaction_begins_with_the_last_one(patch: pytest.MonkeyPatch) -> None:
