@@ -45,9 +45,9 @@ class StoreVersion:
     offset: the changelog's next offset to read; None without changelog or when the version is unknown.
     stream_time_ms: the highest record time that the store has seen; -1 before the first.
     position: per input topic and partition, the offset of the newest record whose effect is in the store.
-    written_at_ms: when that commit was written, by this machine's clock; 0 before the first.
     running: a store that is not transactional is, or was when its process died, being written under exactly-once, so
         its content belongs to no commit.
+    written_at_ms: when that commit was written, by this machine's clock; 0 before the first.
     """
 
     layout: str = ""
@@ -55,8 +55,8 @@ class StoreVersion:
     topic_id: str = ""
     stream_time_ms: int = -1
     position: Position = field(default_factory=Position)
-    written_at_ms: int = 0
     running: bool = False
+    written_at_ms: int = 0
 
 
 class StoreContext(ABC):

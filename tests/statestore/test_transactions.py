@@ -336,7 +336,7 @@ class TestCheckpoints:
     def test_an_entry_says_format_layout_offset_time_and_position(self, stores: TaskStores) -> None:
         for version in (
             StoreVersion(layout="key-value/1", offset=None),
-            StoreVersion("window/1", 7, "id", 99, Position({"in": {0: 5, 11: 6}}), True),
+            StoreVersion("window/1", 7, "id", 99, Position({"in": {0: 5, 11: 6}}), True, 5_000),
         ):
             space, entries = stores.version_entries("s", version)
             stores.database.write({space: entries})
@@ -349,6 +349,7 @@ class TestCheckpoints:
             "stream_time_ms": 99,
             "position": '{"in":{"0":5,"11":6}}',
             "running": True,
+            "written_at_ms": 5_000,
         }
         assert expected == self.entry(stores, "s")
         assert stores.version("unknown", persistent=True) is None
