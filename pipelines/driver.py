@@ -35,6 +35,7 @@ from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
 from pipelines.metastore.service import Metastore
 from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings, load_settings
+from statestore import logs
 from statestore.errors import Fenced, RollforwardError
 from statestore.kafka import Admin
 from statestore.server import EXIT_FENCED
@@ -280,14 +281,7 @@ def main() -> None:
     parser.add_argument("pipeline")
     parser.add_argument("--until-end", action="store_true")
     arguments = parser.parse_args()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    logs.json_to_stderr()
     code = 0
     try:
         print(json.dumps(run_pipeline(arguments.pipeline, load_settings(), until_end=arguments.until_end)), flush=True)

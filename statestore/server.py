@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from statestore import wire
+from statestore import logs, wire
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig
 from statestore.errors import Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
 from statestore.failpoints import reach
@@ -234,7 +234,7 @@ def config_from_fields(fields: dict[str, Any]) -> ServerConfig:
 
 def main() -> None:
     """Entry point of the process; see the head of this file."""
-    structlog.configure(processors=[structlog.processors.TimeStamper(fmt="iso"), structlog.processors.JSONRenderer()])
+    logs.json_to_stderr()
     config = config_from_fields(wire.loads(sys.stdin.buffer.readline()))
     server = StoreServer(config)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated
 
 import typer
 
@@ -128,11 +128,9 @@ def _stdout_alone() -> Iterator[IO[str]]:
 def _log_to_stderr() -> None:
     import structlog
 
-    lines: Any = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
-    structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso"), lines],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    from statestore import logs
+
+    logs.to_stderr(structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer())
 
 
 def logs(

@@ -23,6 +23,7 @@ from ops.cli import (
     verify,
 )
 from ops.cli.guard import Guarded
+from statestore import logs
 
 app = typer.Typer(
     name="rollforward",
@@ -58,7 +59,7 @@ for group in (
 def root(ctx: typer.Context) -> None:
     """Keeps what the commands tell the root. Logs go to stderr: stdout is for answers, which machines read."""
     ctx.ensure_object(dict)
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    logs.to_stderr(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,30 @@
+"""The structured log outlives a stderr that was lent to it."""
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+
+import pytest
+import structlog
+
+from statestore import logs
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
+def test_a_closed_stderr_does_not_hold_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    lent = io.StringIO()
+    with redirect_stderr(lent):
+        logs.json_to_stderr()
+        structlog.get_logger().info("within")
+    assert "within" == json.loads(lent.getvalue())["event"]
+    lent.close()
+    structlog.get_logger().info("afterwards")
+    line = json.loads(capsys.readouterr().err)
+    assert ("afterwards", "info") == (line["event"], line["level"])
