@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.engine.decode import arrow_type
-from pipelines.engine.merge import state_parts
+from pipelines.engine.merge import WINDOW_BOUNDS, state_parts
 from pipelines.engine.statecodec import StateCodec
 from pipelines.plan import Aggregate, GroupKey, Query
 from pipelines.registry import PipelineDefinition, Registry
@@ -26,15 +26,21 @@ from statestore.client import StoreClient
 from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import InvalidInput, Unavailable
 from statestore.kafka import Reader
+from statestore.layouts import window
 from statestore.partitioner import task_of
+from statestore.placement import Placement
 from statestore.server import entry_batches
 from statestore.store import Isolation
 from statestore.version import TaskDatabase
+from statestore.windows import MAX_TIME_MS, window_end
 
 
 @dataclass(frozen=True)
 class Row:
-    """One entry of a store: the group keys, the aggregates, and the time of its newest record in ms."""
+    """One entry of a store: the group keys, the aggregates, and the time of its newest record in ms.
+
+    In a windowed store the window's bounds are among the keys.
+    """
 
     key: dict[str, Any]
     value: dict[str, Any]
@@ -92,7 +98,11 @@ def _encode_plain(key: GroupKey, text: str) -> bytes:
 
 
 def decode_key(query: Query, raw: bytes) -> dict[str, Any]:
-    """The group keys of a key's bytes."""
+    """The group keys of a stored key's bytes, and the bounds of its window."""
+    if query.window is not None:
+        raw, start_ms, _ = window.unpack(raw)
+        bounds = zip(WINDOW_BOUNDS, (start_ms, window_end(start_ms, query.window.size_ms)), strict=True)
+        return decode_key(replace(query, window=None), raw) | dict(bounds)
     if query.key_format == "json":
         fields: dict[str, Any] = json.loads(raw)
         return fields
@@ -113,17 +123,35 @@ class StoreReader:
         self._codec = StateCodec([arrow_type(part.type) for part in self._parts])
 
     def get(self, key: bytes, isolation: Isolation) -> Iterator[Row]:
-        """The entry of one key, if there is one."""
-        task = task_of(key, self._query.tasks)
-        for chunk in self._entries(self._specs[task], isolation, key=key.hex()):
+        """The entry of one key, if there is one; with windows, one for each that is kept."""
+        spec = self._specs[task_of(key, self._query.tasks)]
+        if self._query.window is not None:
+            yield from self._between(spec, key, key, isolation)
+            return
+        for chunk in self._entries(spec, isolation, key=key.hex()):
             yield from self._rows(chunk)
 
     def scan(self, lower: bytes | None, upper: bytes | None, isolation: Isolation) -> Iterator[Row]:
         """Entries between two keys, both included, task by task; in key order within a task."""
-        bounds = {name: None if at is None else at.hex() for name, at in (("lower", lower), ("upper", upper))}
         for spec in self._specs:
-            for chunk in self._entries(spec, isolation, **bounds):
-                yield from self._rows(chunk)
+            yield from self._between(spec, lower, upper, isolation)
+
+    def _between(self, spec: TaskSpec, lower: bytes | None, upper: bytes | None, isolation: Isolation) -> Iterator[Row]:
+        low, high = lower, upper
+        if self._query.window is not None:
+            low, high = window.range_bounds(lower, upper, MAX_TIME_MS)
+        bounds = {name: None if at is None else at.hex() for name, at in (("lower", low), ("upper", high))}
+        for chunk in self._entries(spec, isolation, **bounds):
+            yield from self._rows(self._of_keys(chunk, lower, upper))
+
+    def _of_keys(self, chunk: pa.RecordBatch, lower: bytes | None, upper: bytes | None) -> pa.RecordBatch:
+        """Without the entries of other keys that lie between the stored keys of a window's range."""
+        if self._query.window is None:
+            return chunk
+        keys = [window.unpack(stored)[0] for stored in chunk.column(0).to_pylist()]
+        return chunk.filter(
+            pa.array([(lower is None or lower <= key) and (upper is None or key <= upper) for key in keys], pa.bool_())
+        )
 
     def _entries(self, spec: TaskSpec, isolation: Isolation, **bounds: str | None) -> Iterator[pa.RecordBatch]:
         socket = self._socket(spec.name)
@@ -156,19 +184,16 @@ class StoreReader:
             checkpoint = database.checkpoint()
             if checkpoint is None or checkpoint.batch != position.batch:
                 raise Unavailable("store is behind its committed position", task=spec.name, hint=hint)
+            placement, source = Placement(spec.store), database.database
             if bounds.get("key") is not None:
                 key = bytes.fromhex(bounds["key"] or "")
-                value = database.database.get(spec.store.name, key)
+                (value,) = placement.get_many(source, [key])
                 yield from entry_batches(iter([] if value is None else [(key, value)]))
             else:
                 low, high = (bounds.get(name) for name in ("lower", "upper"))
-                yield from entry_batches(
-                    database.database.scan(
-                        spec.store.name,
-                        lower=None if low is None else bytes.fromhex(low),
-                        upper=None if high is None else bytes.fromhex(high),
-                    )
-                )
+                lower, upper = (None if at is None else bytes.fromhex(at) for at in (low, high))
+                now = -1 if position.order is None else position.order.stream_time_ms
+                yield from entry_batches(placement.scan(source, lower=lower, upper=upper, stream_time_ms=now))
         finally:
             database.close()
 

@@ -15,6 +15,7 @@ from statestore.config import TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.failpoints import reach
 from statestore.kafka import Reader, Record
+from statestore.placement import Placement
 from statestore.planning.plan import RecoveryPlan
 from statestore.spaces.base import Changes
 from statestore.version import Checkpoint, TaskDatabase
@@ -32,12 +33,12 @@ def replay(
     on_progress: Progress,
 ) -> int:
     """Bring the store to the plan's version; gives the number of records applied. `on_progress` gets (done, total)."""
-    store = spec.store.name
+    placement = Placement(spec.store)
     reach("recover.before-replay")
     applied = 0
     chunks = reader.read(spec.store.changelog_topic, spec.number, start=plan.start, end=plan.end)
     for chunk in chunks:
-        database.database.write({store: stored_entries(chunk)})
+        database.database.write(placement.placed(stored_entries(chunk)))
         applied += len(chunk)
         reach("recover.in-replay")
         on_progress(chunk[-1].offset + 1 - plan.start, plan.end - plan.start)

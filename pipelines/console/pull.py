@@ -18,6 +18,8 @@ from itertools import islice, product
 from typing import Any, Protocol
 
 from pipelines.console.values import Plain, literal
+from pipelines.engine.merge import WINDOW_BOUNDS
+from pipelines.plan import Column as PlanColumn
 from pipelines.plan import GroupKey, Query
 from pipelines.query import Row, column_of, encode_key
 from pipelines.sql.catalogue import Relation
@@ -141,8 +143,8 @@ def plan_pull(select: Select, relation: Relation, query: Query) -> Pull:
             select.at, "a table with HAVING cannot be pulled from yet", f"read its topic {query.output_topic}"
         )
     alias = (select.source.alias or select.source.name).text
-    known = {column.name: column for column in relation.source.columns}
-    names, columns = _items(select, alias, tuple(known), _shown(query), {key.name for key in query.group_by})
+    known = _columns(relation, query)
+    names, columns = _items(select, alias, tuple(known), _shown(query), _keys(query))
     conditions: list[Condition] = []
     for node in _conjuncts(select.where):
         condition = _condition(node, alias)
@@ -155,6 +157,19 @@ def plan_pull(select: Select, relation: Relation, query: Query) -> Pull:
     return Pull(query, names, columns, tuple(conditions), select.limit)
 
 
+def _columns(relation: Relation, query: Query) -> dict[str, PlanColumn]:
+    """What can be named: the table's columns, and behind its key the bounds of its windows."""
+    bounds = [PlanColumn(name, name, "bigint", key=True) for name in (WINDOW_BOUNDS if query.window else ())]
+    keys = [column for column in relation.source.columns if column.key]
+    values = [column for column in relation.source.columns if not column.key]
+    return {column.name: column for column in (*keys, *bounds, *values)}
+
+
+def _keys(query: Query) -> set[str]:
+    """Columns that come from a stored key."""
+    return {key.name for key in query.group_by} | set(WINDOW_BOUNDS if query.window else ())
+
+
 def _shown(query: Query) -> dict[str, str]:
     """Result columns that are an aggregate as it is, with the aggregate's name in a `Row`."""
     by_name = {aggregate.name: column_of(aggregate, query) for aggregate in query.aggregates}
@@ -163,7 +178,7 @@ def _shown(query: Query) -> dict[str, str]:
 
 
 def _require_plain(name: str, at: int, query: Query) -> None:
-    if name not in _shown(query) and name not in {key.name for key in query.group_by}:
+    if name not in _shown(query) and name not in _keys(query):
         hint = f"read the table's topic {query.output_topic} for it"
         raise Refusal(at, f"column {name} is computed from aggregates and cannot be pulled yet", hint)
 

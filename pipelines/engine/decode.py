@@ -21,6 +21,8 @@ import pyarrow.json as paj
 from pipelines.plan import Column, Source
 from statestore.errors import InvalidConfig
 
+# The places of a record's partition and offset in the decoder's input.
+PARTITION, OFFSET = 3, 4
 Decoder = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 RAW = pa.struct(
@@ -84,6 +86,18 @@ def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable
             )
 
     return decode
+
+
+def with_columns(decode: Decoder, extra: dict[str, tuple[int, pa.DataType]]) -> Decoder:
+    """The decoder with more columns at the end, by name: where they are in the input, and their types."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for rows in decode(iter([batch])):
+                columns = [*rows.columns, *(batch.column(at).cast(kind) for at, kind in extra.values())]
+                yield pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, *extra])
+
+    return run
 
 
 def _raw(batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.Array:

@@ -14,21 +14,14 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from pipelines.engine.batch import SOURCE_COLUMNS, BatchJob, Counts, StagedBatch, TaskResult
-from pipelines.engine.decode import Decoder, decoded_ddl, decoder
-from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange
+from pipelines.engine.batch import SOURCE_COLUMNS, Counts, StagedBatch, staged
+from pipelines.engine.decode import PARTITION, Decoder, decoded_ddl, decoder, with_columns
+from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, result
 from pipelines.engine.merge import DEAD, key_bytes
 from pipelines.plan import Query
 from statestore.client import StoreClient, Writing
 from statestore.errors import InvalidConfig, InvariantBroken
 from statestore.staging import SCHEMA
-
-_PARTITION = 3  # the place of the source partition in `SOURCE_COLUMNS`
-
-
-def job_of(query: Query) -> BatchJob | ProjectionJob:
-    """The job of a plan, by whether it keeps state."""
-    return ProjectionJob(query) if query.stateless else BatchJob(query)
 
 
 class ProjectionJob:
@@ -50,9 +43,8 @@ class ProjectionJob:
         """Stage the batch. Raises what Spark raises; then nothing may be committed."""
         context = records.sparkSession.sparkContext
         counts = Counts(*(context.accumulator(0) for _ in range(2)))
-        rows = self.frame(records, count=counts.add, write=stager(exchange)).collect()
-        results = tuple(TaskResult(row.task, row.attempt, row.rows) for row in rows)
-        return StagedBatch(counts.records.value, counts.bad.value, results)
+        frame = self.frame(records, count=counts.add, write=stager(exchange))
+        return staged(frame, counts)
 
     def _filter(self) -> str:
         return f"__error IS NOT NULL OR ({self.query.where})"
@@ -74,14 +66,7 @@ class ProjectionJob:
 
 def with_partition(decode: Decoder) -> Decoder:
     """The decoder with the source partition of each row as a last column."""
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for rows in decode(iter([batch])):
-                columns = [*rows.columns, batch.column(_PARTITION).cast(pa.int32())]
-                yield pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, "__partition"])
-
-    return run
+    return with_columns(decode, {"__partition": (PARTITION, pa.int32())})
 
 
 def stager(exchange: Exchange) -> ArrowFunction:
@@ -143,15 +128,7 @@ class _Stage:
     def close(self) -> Iterator[pa.RecordBatch]:
         """End the attempt; gives what the driver may commit."""
         if self._writing is not None:
-            rows = self._writing.close()
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array([self._task], pa.int32()),
-                    pa.array([self._attempt], pa.int64()),
-                    pa.array([rows], pa.int64()),
-                ],
-                names=["task", "attempt", "rows"],
-            )
+            yield result(self._task, self._attempt, self._writing.close())
         self._client.close()
 
 

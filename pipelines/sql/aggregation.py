@@ -6,7 +6,7 @@ from pipelines.plan import Aggregate, GroupKey
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import Expressions, RowExpressions, spark_type
 from pipelines.sql.functions import AGGREGATES, Value
-from pipelines.sql.names import quote
+from pipelines.sql.names import WINDOW_BOUNDS, quote
 from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
 from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal
 
@@ -22,12 +22,14 @@ class ResultExpressions(Expressions):
     """Expressions over group keys and aggregates. Equal aggregate calls share one of `aggregates`.
 
     `keys` maps the text of a group expression to its key. Aggregates have the types that Spark computes: counts and
-    sums of integers are bigint, averages double (a decimal is averaged as double, as ksqlDB does).
+    sums of integers are bigint, averages double (a decimal is averaged as double, as ksqlDB does). If it is `windowed`
+    there are the window's bounds too.
     """
 
-    def __init__(self, rows: RowExpressions, keys: dict[str, GroupKey]) -> None:
+    def __init__(self, rows: RowExpressions, keys: dict[str, GroupKey], *, windowed: bool = False) -> None:
         self.rows = rows
         self.keys = keys
+        self.bounds = frozenset(WINDOW_BOUNDS if windowed else ())
         self.entries: dict[tuple[str, str | None], Aggregate] = {}
 
     @property
@@ -37,7 +39,7 @@ class ResultExpressions(Expressions):
 
     def key(self, node: Node) -> GroupKey | None:
         """The group key that the tree is, None if it is none."""
-        if has_aggregate(node):
+        if has_aggregate(node) or any(self.is_bound(part) for part in walk(node)):
             return None
         return self.keys.get(self.rows.value(node).text)
 
@@ -46,7 +48,13 @@ class ResultExpressions(Expressions):
             return Value(quote(key.name), spark_type(key.type), node.at)
         return super().value(node, lets_through=lets_through)
 
+    def is_bound(self, node: Node) -> bool:
+        """Whether the node is the start or the end of the window."""
+        return isinstance(node, Column) and node.source is None and node.name.text in self.bounds
+
     def column(self, node: Column) -> Value:
+        if self.is_bound(node):
+            return Value(quote(node.name.text), BIGINT, node.at)
         name = self.rows.named(node)
         raise Refusal(node.at, f"column {name} is neither grouped nor aggregated", f"add {name} to GROUP BY")
 

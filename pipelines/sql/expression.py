@@ -26,7 +26,7 @@ from pipelines.sql.functions import (
     common_type,
     concat,
 )
-from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, quote
+from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, WINDOW_BOUNDS, quote
 from pipelines.sql.nodes import (
     Between,
     Binary,
@@ -343,6 +343,8 @@ class RowExpressions(Expressions):
             raise Refusal(at, f"{node.source.text} is not a source of this query", hint)
         if name in self.types or name == ROWTIME:
             return name
+        if name in WINDOW_BOUNDS:
+            raise Refusal(at, f"window bound {name} may only stand in SELECT and HAVING of a windowed aggregation")
         if name in PSEUDO_COLUMNS:
             raise Refusal(at, f"column {name} is not supported yet", "only ROWTIME is")
         if name in NOT_DETERMINISTIC:

@@ -10,7 +10,7 @@ from pipelines.sql.aggregation import CONSTANTS, ResultExpressions
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.functions import Value
-from pipelines.sql.names import AGGREGATE_NAME, PSEUDO_COLUMNS
+from pipelines.sql.names import AGGREGATE_NAME, PSEUDO_COLUMNS, WINDOW_BOUNDS
 from pipelines.sql.nodes import Column as ColumnNode
 from pipelines.sql.nodes import Node, Sign, unwrapped
 from pipelines.sql.tree import Item, Select
@@ -40,9 +40,11 @@ def plan_table(select: Select, rows: RowExpressions) -> Computation:
     where = rows.boolean(select.where, "WHERE") if select.where is not None else None
     rows.place = "GROUP BY"
     groups = [(rows.value(node), node) for node in select.group_by.expressions]
-    names = name_columns(items, rows)
-    keys = group_keys(groups, items, rows, names)
-    result = ResultExpressions(rows, {value.text: key for (value, _), key in zip(groups, keys, strict=True)})
+    windowed = select.window is not None
+    names = name_columns(items, rows, bounds=WINDOW_BOUNDS if windowed else ())
+    keys = group_keys(groups, items, rows, names, windowed=windowed)
+    by_text = {value.text: key for (value, _), key in zip(groups, keys, strict=True)}
+    result = ResultExpressions(rows, by_text, windowed=windowed)
     outputs: list[Output] = []
     columns = [Column(key.name, key.name, key.type, key=True) for key in keys]
     for item, name in zip(items, names, strict=True):
@@ -93,13 +95,18 @@ def plan_window(window: tree.Window) -> Window:
     return Window(window.kind.lower(), size, advance, grace, retention)
 
 
-def name_columns(items: tuple[Item, ...], rows: RowExpressions) -> list[str]:
-    """A name for each item of SELECT: the alias, the column's own, or the next free KSQL_COL_n."""
+def name_columns(items: tuple[Item, ...], rows: RowExpressions, bounds: tuple[str, ...] = ()) -> list[str]:
+    """A name for each item of SELECT: the alias, the column's own, or the next free KSQL_COL_n.
+
+    `bounds` are columns that are there besides the rows' own, and need an alias.
+    """
     given: list[str | None] = []
     taken: set[str] = set()
     for item in items:
         bare, alias = unwrapped(item.expression), item.alias
-        name = alias.text if alias else rows.named(bare) if isinstance(bare, ColumnNode) else None
+        name = alias.text if alias else None
+        if alias is None and isinstance(bare, ColumnNode):
+            name = bare.name.text if bare.name.text in bounds else rows.named(bare)
         at = alias.at if alias else item.at
         if name is not None and name.upper() in PSEUDO_COLUMNS:
             raise Refusal(at, f"{name} is a reserved column name", "give it another with AS")
@@ -114,10 +121,16 @@ def name_columns(items: tuple[Item, ...], rows: RowExpressions) -> list[str]:
 
 
 def group_keys(
-    groups: list[tuple[Value, Node]], items: tuple[Item, ...], rows: RowExpressions, names: list[str]
+    groups: list[tuple[Value, Node]],
+    items: tuple[Item, ...],
+    rows: RowExpressions,
+    names: list[str],
+    *,
+    windowed: bool = False,
 ) -> tuple[GroupKey, ...]:
     """The group keys in the order of GROUP BY, each named by the item of SELECT that equals it."""
-    unnamed = ResultExpressions(rows, {value.text: GroupKey("", value.text, value.type.spark) for value, _ in groups})
+    plain = {value.text: GroupKey("", value.text, value.type.spark) for value, _ in groups}
+    unnamed = ResultExpressions(rows, plain, windowed=windowed)
     named: dict[str, str] = {}
     for item, name in zip(items, names, strict=True):
         key = unnamed.key(item.expression)
