@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from statestore.config import StoreSpec
 from statestore.kafka import Timed
 from statestore.layouts.segments import Segments, default_interval_ms
+from statestore.murmur2 import partitions_of
 from statestore.spaces.base import Change
 from statestore.store import Entry, Isolation
 from statestore.transactions.base import Transaction
@@ -77,11 +78,17 @@ class Placement:
         """What the tasks of the keys are computed from."""
         return pc.binary_slice(keys, 0, -_SUFFIX) if self.windowed else keys
 
-    def results(self, outputs: list[Timed]) -> Iterable[Timed]:
-        """The result topic's records."""
-        if not self.windowed:
-            return outputs
-        return ((key and key[:-_SEQUENCE], value, time_ms) for key, value, time_ms in outputs)
+    def results(self, outputs: list[Timed], partitions: int) -> dict[int, list[Timed]]:
+        """The result topic's records by partition, in their order; under -1 what the client shall send by its key."""
+        if not self.windowed or not outputs:
+            return {-1: outputs}
+        keys = pa.array([key for key, _, _ in outputs], pa.binary())
+        found: dict[int, list[Timed]] = {}
+        for partition, (key, value, time_ms) in zip(
+            partitions_of(self.owners(keys), partitions).tolist(), outputs, strict=True
+        ):
+            found.setdefault(partition, []).append((key and key[:-_SEQUENCE], value, time_ms))
+        return found
 
     def space(self, key: bytes) -> str:
         """The space that has the key."""

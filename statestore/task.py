@@ -99,6 +99,7 @@ class Task:
         self._database: TaskDatabase | None = None
         self._store: IndexedBatchTransaction | None = None
         self._placement = Placement(spec.store)
+        self._result_partitions = 1
         self._staged: Staged | None = None
         self.steps = Steps()
         self.repository: Repository | None = None
@@ -167,6 +168,11 @@ class Task:
 
     def _become_running(self) -> None:
         assert self._database is not None
+        if self._placement.windowed:
+            found = Admin(self._kafka).describe([self.spec.output_topic])
+            if not found:
+                raise Unavailable("result topic does not exist", task=self.spec.name, topic=self.spec.output_topic)
+            self._result_partitions = found[self.spec.output_topic].partitions
         self._store = IndexedBatchTransaction(self.spec.store.name, self._database.database)
         self._staged = None
         self.committed_batch = -1 if self._position is None else self._position.batch
@@ -309,7 +315,8 @@ class Task:
         next_offset = [self.changelog_offset()]
         self._produce_changelog(staged, next_offset)
         reach("commit.in-produce")
-        producer.produce_many(spec.output_topic, self._placement.results(staged.outputs))
+        for partition, records in self._placement.results(staged.outputs, self._result_partitions).items():
+            producer.produce_many(spec.output_topic, records, partition=partition)
         for dead in staged.dead:
             producer.produce(
                 spec.dead_letter_topic,
