@@ -27,6 +27,7 @@ from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import InvalidInput, Unavailable
 from statestore.kafka import Reader
 from statestore.layouts import window
+from statestore.layouts.bounds import within
 from statestore.partitioner import task_of
 from statestore.placement import Placement
 from statestore.server import entry_batches
@@ -149,9 +150,7 @@ class StoreReader:
         if self._query.window is None:
             return chunk
         keys = [window.unpack(stored)[0] for stored in chunk.column(0).to_pylist()]
-        return chunk.filter(
-            pa.array([(lower is None or lower <= key) and (upper is None or key <= upper) for key in keys], pa.bool_())
-        )
+        return chunk.filter(pa.array([within(key, lower, upper) for key in keys], pa.bool_()))
 
     def _entries(self, spec: TaskSpec, isolation: Isolation, **bounds: str | None) -> Iterator[pa.RecordBatch]:
         socket = self._socket(spec.name)

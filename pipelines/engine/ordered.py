@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pipelines.engine.batch import SOURCE_COLUMNS, Counts, StagedBatch, plain_columns, staged
-from pipelines.engine.decode import OFFSET, PARTITION, decoded_ddl, decoder, with_columns
+from pipelines.engine.batch import Counts, StagedBatch, plain_columns, staged
+from pipelines.engine.decode import decoded_ddl, decoder, with_columns
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, ordered, writer
 from pipelines.engine.merge import DROPPED, STREAM_TIME, MergeSql
 from pipelines.engine.record_order import RecordOrder
+from pipelines.engine.records import COLUMNS, offsets, partitions
 from pipelines.plan import Query
-
-_PLACE = {"__partition": (PARTITION, pa.int32()), "__offset": (OFFSET, pa.int64())}
 
 
 class OrderedJob:
@@ -32,9 +30,10 @@ class OrderedJob:
     def inputs(self, records: DataFrame, *, count: Callable[[int, int], None]) -> DataFrame:
         """Source records as the columns that `RecordOrder` takes, dead letters among them; not shuffled yet."""
         source = self.query.source
-        decode = with_columns(decoder(source, plain_columns(self.query), count), _PLACE)
+        place = {"__partition": partitions, "__offset": offsets}
+        decode = with_columns(decoder(source, plain_columns(self.query), count), place)
         ddl = f"{decoded_ddl(source)}, __partition int, __offset bigint"
-        decoded = records.selectExpr(*SOURCE_COLUMNS).mapInArrow(decode, ddl)
+        decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, ddl)
         key, dead = self._sql.keyed()
         keyed = decoded.where(self._sql.filter()).selectExpr("*", key).selectExpr("*", f"{dead} AS __dead")
         return keyed.selectExpr(*self.order.inputs())

@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from pipelines.engine.batch import SOURCE_COLUMNS, Counts, StagedBatch, staged
-from pipelines.engine.decode import PARTITION, Decoder, decoded_ddl, decoder, with_columns
+from pipelines.engine.batch import Counts, StagedBatch, staged
+from pipelines.engine.decode import Decoder, decoded_ddl, decoder, with_columns
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, result
 from pipelines.engine.merge import DEAD, key_bytes
+from pipelines.engine.records import COLUMNS, partitions
 from pipelines.plan import Query
 from statestore.client import StoreClient, Writing
 from statestore.errors import InvalidConfig, InvariantBroken
@@ -35,7 +36,7 @@ class ProjectionJob:
         source = self.query.source
         decode = with_partition(decoder(source, (), count))
         ddl = f"{decoded_ddl(source)}, __partition int"
-        decoded = records.selectExpr(*SOURCE_COLUMNS).mapInArrow(decode, ddl)
+        decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, ddl)
         kept = decoded.where(self._filter()) if self.query.where is not None else decoded
         return kept.selectExpr(*self._emitted()).mapInArrow(write, RESULT_DDL)
 
@@ -66,7 +67,7 @@ class ProjectionJob:
 
 def with_partition(decode: Decoder) -> Decoder:
     """The decoder with the source partition of each row as a last column."""
-    return with_columns(decode, {"__partition": (PARTITION, pa.int32())})
+    return with_columns(decode, {"__partition": partitions})
 
 
 def stager(exchange: Exchange) -> ArrowFunction:
