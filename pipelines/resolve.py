@@ -39,7 +39,7 @@ def resolved_as(query: Query, deployed: Query) -> Query:
 
 def result_settings(query: Query, admin: Admin) -> dict[str, str]:
     """Topic settings of the result: a table keeps the newest value of a key, a stream all for as long as its source."""
-    if not query.stateless:
+    if not query.stateless or query.changelog:
         return {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
     retention = admin.configs(query.source.topic).get("retention.ms", "-1")
     return {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "retention.ms": retention}

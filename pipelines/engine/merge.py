@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipelines.engine.encode import key_fields_bytes, value_bytes
 from pipelines.plan import Aggregate, GroupKey, Query
 from statestore.errors import InvalidConfig
 
@@ -62,12 +63,7 @@ def _value(aggregate: Aggregate, prefix: str) -> str:
 
 def key_bytes(query: Query, group_by: tuple[GroupKey, ...]) -> str:
     """The serialised key: null if a group key is null."""
-    if query.key_format == "json":
-        fields = ", ".join(f"{key.expression} AS `{key.name}`" for key in group_by)
-        known = " AND ".join(f"({key.expression}) IS NOT NULL" for key in group_by)
-        return f"CASE WHEN {known} THEN CAST(to_json(struct({fields})) AS BINARY) END"
-    # Outside of ANSI mode Spark casts integers to big-endian bytes, which is the KAFKA format.
-    return f"CAST({group_by[0].expression} AS BINARY)"
+    return key_fields_bytes(query, [(key.name, key.expression) for key in group_by])
 
 
 DEAD = (
@@ -130,14 +126,12 @@ class MergeSql:
         return [*_HEAD, "__time", *self._group_names(), *self._merged_names(), *was, *values]
 
     def _emitted(self) -> list[str]:
-        fields = ", ".join(f"{out.expression} AS `{out.name}`" for out in self.query.outputs)
-        value = f"CAST(to_json(struct({fields}), map('ignoreNullFields', 'false')) AS BINARY)"
         emit, shown = "1", "true"
         if self.query.having:
             shown = f"coalesce({self.query.having}, false)"
             emit = f"CASE WHEN {shown} THEN 1 WHEN __was THEN 2 ELSE 0 END"
         emitted = f"CAST({emit} AS TINYINT) AS __emit"
-        value = f"CASE WHEN __dead IS NULL AND {shown} THEN {value} END AS __value"
+        value = f"CASE WHEN __dead IS NULL AND {shown} THEN {value_bytes(self.query)} END AS __value"
         return ["__key", "__dead", "__token", "__time", emitted, value, *self._merged_names()]
 
     def _group_names(self) -> list[str]:

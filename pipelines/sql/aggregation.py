@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pipelines.plan import Aggregate, GroupKey
 from pipelines.sql.error import Refusal
-from pipelines.sql.expression import Expressions, RowExpressions, spark_type
+from pipelines.sql.expression import Expressions, RowExpressions
 from pipelines.sql.functions import AGGREGATES, Value
 from pipelines.sql.names import quote
 from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
-from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal
+from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal, parse_type
 
 CONSTANTS = (Text, Number, Null, Truth)
 
@@ -26,6 +26,7 @@ class ResultExpressions(Expressions):
     """
 
     def __init__(self, rows: RowExpressions, keys: dict[str, GroupKey]) -> None:
+        super().__init__()
         self.rows = rows
         self.keys = keys
         self.entries: dict[tuple[str, str | None], Aggregate] = {}
@@ -43,7 +44,7 @@ class ResultExpressions(Expressions):
 
     def value(self, node: Node, *, lets_through: bool = False) -> Value:
         if not isinstance(node, (*CONSTANTS, Paren)) and (key := self.key(node)):
-            return Value(quote(key.name), spark_type(key.type), node.at)
+            return Value(quote(key.name), parse_type(key.type), node.at)
         return super().value(node, lets_through=lets_through)
 
     def column(self, node: Column) -> Value:

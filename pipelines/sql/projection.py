@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pipelines.plan import Column, GroupKey, Output
 from pipelines.sql.error import Refusal
-from pipelines.sql.expression import RowExpressions, spark_type
+from pipelines.sql.expression import RowExpressions
 from pipelines.sql.functions import Value
 from pipelines.sql.names import Name, quote
 from pipelines.sql.nodes import Column as ColumnNode
 from pipelines.sql.nodes import Node, Null, unwrapped
 from pipelines.sql.table import Computation, name_columns, typed
 from pipelines.sql.tree import AllColumns, Item, Select
+from pipelines.sql.types import parse_type
 
 
 def plan_projection(select: Select, rows: RowExpressions) -> Computation:
@@ -52,7 +53,7 @@ def _key(select: Select, rows: RowExpressions) -> tuple[Value | None, int]:
     if clause is None:
         for column in rows.source.columns:
             if column.key:
-                return Value(quote(column.name), spark_type(column.type), select.at), select.at
+                return Value(quote(column.name), parse_type(column.type), select.at), select.at
         return None, select.at
     if len(clause.expressions) > 1:
         raise Refusal(clause.expressions[1].at, "PARTITION BY takes one expression here")
