@@ -144,6 +144,11 @@ class Query:
         return not self.aggregates
 
     @property
+    def in_record_order(self) -> bool:
+        """Whether rows are taken one after the other: windows need stream time at each, every-record results too."""
+        return not self.stateless and (self.window is not None or self.emission == EVERY_RECORD)
+
+    @property
     def store(self) -> str:
         """Name of the query's one store."""
         return self.name

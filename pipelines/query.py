@@ -191,6 +191,7 @@ def column_of(aggregate: Aggregate, query: Query) -> str:
 
 def _aggregate_value(aggregate: Aggregate, states: dict[str, list[Any]], row: int) -> Any:
     if aggregate.function != "avg":
-        return states[aggregate.name][row]
+        found = states[aggregate.name][row]
+        return 0 if found is None and aggregate.function == "sum" else found
     count = states[f"{aggregate.name}_count"][row]
-    return states[f"{aggregate.name}_sum"][row] / count if count else None
+    return states[f"{aggregate.name}_sum"][row] / count if count else 0.0

@@ -208,10 +208,10 @@ class Expressions:
         name = node.function
         if name in AGGREGATES:
             return self.aggregate(node)
-        if name not in SCALARS:
-            raise self.unknown_function(name, node.at)
         if name in LAMBDAS:
             return build_lambda_call(node, self)
+        if name not in SCALARS:
+            raise self.unknown_function(name, node.at)
         for argument in node.arguments:
             if isinstance(argument, Star):
                 raise Refusal(argument.at, f"{name}(*) is not possible", "only COUNT takes *")
@@ -389,7 +389,7 @@ class RowExpressions(Expressions):
         super().__init__()
         self.source = source
         self.alias = alias
-        self.place = "WHERE"
+        self.place = "SELECT"
         self.types = {column.name: parse_type(column.type) for column in source.columns}
 
     def named(self, node: Column) -> str:
@@ -401,16 +401,20 @@ class RowExpressions(Expressions):
         if name in self.types or name == ROWTIME:
             return name
         if name in PSEUDO_COLUMNS:
-            raise Refusal(at, f"column {name} is not supported yet", "only ROWTIME is")
+            raise Refusal(at, f"{self.place} column '{name}' cannot be resolved: it is not supported here", "ROWTIME is")
         if name in NOT_DETERMINISTIC:
             raise self.unknown_function(name, at)
+        message = f"{self.place} column '{name}' cannot be resolved"
         if by_case := [f"`{known}`" for known in self.types if known.upper() == name.upper()]:
-            raise Refusal(at, f"unknown column {name}", f"did you mean {by_case[0]}?")
-        raise Refusal(at, f"unknown column {name}", nearest(name, [*self.types, ROWTIME]))
+            raise Refusal(at, message, f"did you mean {by_case[0]}?")
+        raise Refusal(at, message, nearest(name, [*self.types, ROWTIME]))
 
     def column(self, node: Column) -> Value:
         name = self.named(node)
         return Value(quote(name), self.types.get(name, BIGINT), node.at)
 
     def aggregate(self, node: CallNode) -> Value:
-        raise Refusal(node.at, f"an aggregate may not stand in {self.place}")
+        message = f"an aggregate may not stand in {self.place}"
+        if self.place == "SELECT":
+            message = f"Use of aggregate function {node.function} requires a GROUP BY clause"
+        raise Refusal(node.at, message)
