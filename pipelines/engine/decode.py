@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
-from pipelines.engine.times import time_reader
 from pipelines.engine.values import key_reader, value_reader
 from pipelines.plan import Source
+from pipelines.sql.time_pattern import time_reader
 from pipelines.sql.types import PHYSICAL, parse_type
 from statestore.errors import InvalidConfig
 

@@ -10,6 +10,7 @@ from pipelines.sql.names import quote
 from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
 from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal, parse_type
 
+WINDOW_BOUNDS = ("WINDOWSTART", "WINDOWEND")
 CONSTANTS = (Text, Number, Null, Truth)
 
 
@@ -25,10 +26,11 @@ class ResultExpressions(Expressions):
     sums of integers are bigint, averages double (a decimal is averaged as double, as ksqlDB does).
     """
 
-    def __init__(self, rows: RowExpressions, keys: dict[str, GroupKey]) -> None:
+    def __init__(self, rows: RowExpressions, keys: dict[str, GroupKey], windowed: bool = False) -> None:
         super().__init__()
         self.rows = rows
         self.keys = keys
+        self.windowed = windowed
         self.entries: dict[tuple[str, str | None], Aggregate] = {}
 
     @property
@@ -38,7 +40,7 @@ class ResultExpressions(Expressions):
 
     def key(self, node: Node) -> GroupKey | None:
         """The group key that the tree is, None if it is none."""
-        if has_aggregate(node):
+        if has_aggregate(node) or (self.windowed and any(self._bound(part) for part in walk(node))):
             return None
         return self.keys.get(self.rows.value(node).text)
 
@@ -47,9 +49,16 @@ class ResultExpressions(Expressions):
             return Value(quote(key.name), parse_type(key.type), node.at)
         return super().value(node, lets_through=lets_through)
 
+    @staticmethod
+    def _bound(node: Node) -> bool:
+        return isinstance(node, Column) and node.name.text in WINDOW_BOUNDS
+
     def column(self, node: Column) -> Value:
+        if self.windowed and self._bound(node):
+            return Value(quote(node.name.text), BIGINT, node.at)
         name = self.rows.named(node)
-        raise Refusal(node.at, f"column {name} is neither grouped nor aggregated", f"add {name} to GROUP BY")
+        told = f"Non-aggregate {self.rows.place} expression(s) not part of GROUP BY: {name}"
+        raise Refusal(node.at, f"column {name} is neither grouped nor aggregated: {told}", f"add {name} to GROUP BY")
 
     def aggregate(self, node: Call) -> Value:
         name, at, arguments = node.function, node.at, node.arguments

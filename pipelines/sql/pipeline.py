@@ -85,9 +85,6 @@ class _Reader:
             raise Refusal(name.at, f"{name.text} is defined twice")
         if isinstance(statement, CreateAs):
             self._create_as(statement)
-        elif statement.kind == TABLE:
-            at = statement.columns_at
-            raise Refusal(at, "a table over a topic is not supported yet", "only CREATE TABLE … AS SELECT is")
         else:
             relation = define(statement)
             self.relations.add(relation)
@@ -102,7 +99,6 @@ class _Reader:
             raise Refusal(name.at, f"the name is too long: its topics would exceed {TOPIC_LENGTH_MAX} characters")
         topic = f"{self.pipeline}-{query_name}"
         planned = plan_create(statement, self.relations, topic=topic, tasks=self.default_tasks)
-        _require_engine(statement, planned.query)
         self._check_topic(planned.query, name.at)
         self._query(planned, name.at)
         self.relations.add(planned.relation)
@@ -144,11 +140,3 @@ def _check_words(cursor: Cursor) -> None:
     if cursor.word(2) == "IF" and cursor.word(3) == "NOT":
         place = cursor.tokens[2].start
         raise Refusal(place, "IF NOT EXISTS is not supported: the file is the definition")
-
-
-def _require_engine(statement: CreateAs, query: Query) -> None:
-    """Refuse what can be planned and not run yet."""
-    if query.window is not None and statement.query.window is not None:
-        raise Refusal(statement.query.window.at, "windows are not supported yet")
-    if query.emission == EVERY_RECORD and not query.stateless and statement.properties is not None:
-        raise Refusal(statement.properties.at, "one result per record is not supported yet for aggregations")

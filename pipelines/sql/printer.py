@@ -214,7 +214,9 @@ _PRINTERS: dict[type[Node], Callable[..., str]] = {
     n.Call: lambda node: f"{node.function}({_list(node.arguments)})",
     t.Select: _select,
     t.Item: _item,
-    t.AllColumns: lambda node: f"{_name(node.source)}.*" if node.source else "*",
+    t.AllColumns: lambda node: (
+        f"{print_tree(node.of)}->*" if node.of else f"{_name(node.source)}.*" if node.source else "*"
+    ),
     t.Property: lambda node: (
         f"{node.name if NAME.fullmatch(node.name) else _back(node.name)} = {print_tree(node.value)}"
     ),

@@ -169,7 +169,7 @@ class _Reader:
             if cursor.accept_type(TokenType.L_BRACKET):
                 node = Index(node, self.condition(), at=at)
                 cursor.expect_type(TokenType.R_BRACKET, "]")
-            elif cursor.accept_type(TokenType.ARROW):
+            elif not cursor.next_is(TokenType.STAR) and cursor.accept_type(TokenType.ARROW):
                 node = Field(node, cursor.name("a field"), at=at)
             else:
                 return node
