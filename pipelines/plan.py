@@ -32,12 +32,23 @@ class Column:
 
 @dataclass(frozen=True)
 class Source:
-    """A Kafka topic read as a stream of rows."""
+    """A Kafka topic read as rows.
+
+    Formats are `json`, `delimited`, `kafka` and for keys `none`; a delimiter is one character. A value of one column
+    that is not `wrapped` is the value itself instead of an object. `timestamp` names the column that is ROWTIME
+    (BIGINT, TIMESTAMP, or a string as `timestamp_format` says) in place of the record's own time.
+    """
 
     name: str
     topic: str
     value_format: str
     columns: tuple[Column, ...]
+    key_format: str = "kafka"
+    key_delimiter: str = ","
+    value_delimiter: str = ","
+    wrapped: bool = True
+    timestamp: str | None = None
+    timestamp_format: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,8 +111,10 @@ class Query:
 
     `emission` is `commit` (one result per changed key and batch) or `every-record` (one per input record).
 
-    `key_format` is `kafka` (one group key: UTF-8, or 4- or 8-byte big-endian integer) or `json` (an object of the
-    group keys). `having` is over group keys' names and aggregates' names. `tasks` is the number of state partitions.
+    `key_format` is `kafka` (one group key: UTF-8, or 4- or 8-byte big-endian integer), `json` (the one group key, or an
+    object of them), `delimited` or `none`. A stateless query with `changelog` reads a table: a row that `where` does not
+    let through is a tombstone, as a tombstone is. `timestamp` is an expression for the results' time in place of the
+    row's. `having` is over group keys' names and aggregates' names. `tasks` is the number of state partitions.
     """
 
     name: str
@@ -118,6 +131,12 @@ class Query:
     tasks: int
     window: Window | None = None
     emission: str = ON_COMMIT
+    value_format: str = "json"
+    key_delimiter: str = ","
+    value_delimiter: str = ","
+    wrapped: bool = True
+    changelog: bool = False
+    timestamp: str | None = None
 
     @property
     def stateless(self) -> bool:
@@ -136,12 +155,28 @@ class Query:
 
 
 # Fields that came later: a plan that does not use them keeps the text, and so the hash, that it had before.
-_LATER = {field.name: field.default for field in fields(Query) if field.name in ("window", "emission")}
+_LATER_QUERY = (
+    "window",
+    "emission",
+    "value_format",
+    "key_delimiter",
+    "value_delimiter",
+    "wrapped",
+    "changelog",
+    "timestamp",
+)
+_LATER_SOURCE = ("key_format", "key_delimiter", "value_delimiter", "wrapped", "timestamp", "timestamp_format")
+
+
+def _used(values: dict[str, Any], kind: type[Query] | type[Source], later: tuple[str, ...]) -> dict[str, Any]:
+    defaults = {field.name: field.default for field in fields(kind)}
+    return {name: value for name, value in values.items() if name not in later or value != defaults[name]}
 
 
 def query_to_json(query: Query) -> str:
     """The canonical text of a plan: equal plans have equal texts."""
-    used = {name: value for name, value in asdict(query).items() if name not in _LATER or value != _LATER[name]}
+    used = _used(asdict(query), Query, _LATER_QUERY)
+    used["source"] = _used(used["source"], Source, _LATER_SOURCE)
     return json.dumps({"version": PLAN_VERSION, **used}, sort_keys=True, separators=(",", ":"))
 
 

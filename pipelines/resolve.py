@@ -43,7 +43,7 @@ def result_settings(query: Query, admin: Admin) -> dict[str, str]:
     A windowed table does both, since its keys never end, and keeps a window at least as long as its store does.
     """
     settings = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
-    if not query.stateless and query.window is None:
+    if query.window is None and (not query.stateless or query.changelog):
         return settings
     retention = admin.configs(query.source.topic).get("retention.ms", "-1")
     if query.window is None:

@@ -20,6 +20,7 @@ from ops.cli import (
     snapshots,
     sql,
     stack,
+    test,
     verify,
 )
 from ops.cli.guard import Guarded
@@ -44,6 +45,7 @@ for group in (
     drop,
     query,
     sql,
+    test,
     recover,
     snapshots,
     verify,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipelines.engine.encode import key_fields_bytes, value_bytes
 from pipelines.plan import Aggregate, GroupKey, Query
 from statestore.errors import InvalidConfig
 
@@ -68,12 +69,7 @@ def _value(aggregate: Aggregate, prefix: str) -> str:
 
 def key_bytes(query: Query, group_by: tuple[GroupKey, ...]) -> str:
     """The serialised key: null if a group key is null."""
-    if query.key_format == "json":
-        fields = ", ".join(f"{key.expression} AS `{key.name}`" for key in group_by)
-        known = " AND ".join(f"({key.expression}) IS NOT NULL" for key in group_by)
-        return f"CASE WHEN {known} THEN CAST(to_json(struct({fields})) AS BINARY) END"
-    # Outside of ANSI mode Spark casts integers to big-endian bytes, which is the KAFKA format.
-    return f"CAST({group_by[0].expression} AS BINARY)"
+    return key_fields_bytes(query, [(key.name, key.expression) for key in group_by])
 
 
 DEAD = (
@@ -139,8 +135,6 @@ class MergeSql:
         return [*self._head, "__time", *self._group_names(), *self._merged_names(), *was, *values]
 
     def _emitted(self) -> list[str]:
-        fields = ", ".join(f"{out.expression} AS `{out.name}`" for out in self.query.outputs)
-        value = f"CAST(to_json(struct({fields}), map('ignoreNullFields', 'false')) AS BINARY)"
         emit, shown = "1", "true"
         if self.query.having:
             shown = f"coalesce({self.query.having}, false)"
@@ -149,7 +143,7 @@ class MergeSql:
             # A row that only brings figures.
             emit = f"CASE WHEN __key IS NULL THEN 0 ELSE {emit} END"
         emitted = f"CAST({emit} AS TINYINT) AS __emit"
-        value = f"CASE WHEN __dead IS NULL AND {shown} THEN {value} END AS __value"
+        value = f"CASE WHEN __dead IS NULL AND {shown} THEN {value_bytes(self.query)} END AS __value"
         return ["__key", "__dead", "__token", *self._ordered, "__time", emitted, value, *self._merged_names()]
 
     def _group_names(self) -> list[str]:

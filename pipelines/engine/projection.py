@@ -15,7 +15,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from pipelines.engine.batch import Counts, StagedBatch, staged
-from pipelines.engine.decode import Decoder, decoded_ddl, decoder, with_columns
+from pipelines.engine.decode import NULL_VALUE, Decoder, decoded_ddl, decoder, with_columns
+from pipelines.engine.encode import value_bytes
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, result
 from pipelines.engine.merge import DEAD, key_bytes
 from pipelines.engine.records import COLUMNS, partitions
@@ -23,6 +24,9 @@ from pipelines.plan import Query
 from statestore.client import StoreClient, Writing
 from statestore.errors import InvalidConfig, InvariantBroken
 from statestore.staging import SCHEMA
+
+# A null value is a row of its own; every other error makes a dead letter.
+_FAILED = f"__error IS NOT NULL AND __error <> '{NULL_VALUE}'"
 
 
 class ProjectionJob:
@@ -37,8 +41,23 @@ class ProjectionJob:
         decode = with_partition(decoder(source, (), count))
         ddl = f"{decoded_ddl(source)}, __partition int"
         decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, ddl)
-        kept = decoded.where(self._filter()) if self.query.where is not None else decoded
-        return kept.selectExpr(*self._emitted()).mapInArrow(write, RESULT_DDL)
+        return self.project(decoded).mapInArrow(write, RESULT_DDL)
+
+    def project(self, decoded: DataFrame) -> DataFrame:
+        """The results of decoded rows in their order: `__key`, `__value`, `__dead`, `__time`, `__partition`.
+
+        A row whose value is null is a result whose value is null, unless WHERE asks about it. In a table's changelog a
+        row that WHERE does not let through deletes what was there, and a row without a key is none.
+        """
+        if self.query.changelog:
+            decoded = decoded.where(f"({_FAILED}) OR {self._known_key()}")
+        elif self.query.where is not None:
+            decoded = decoded.where(f"({_FAILED}) OR (__error IS NULL AND ({self.query.where}))")
+        return decoded.selectExpr(*self._emitted())
+
+    def _known_key(self) -> str:
+        keys = [f"`{column.name}` IS NOT NULL" for column in self.query.source.columns if column.key]
+        return " AND ".join(keys) or "true"
 
     def run(self, records: DataFrame, exchange: Exchange) -> StagedBatch:
         """Stage the batch. Raises what Spark raises; then nothing may be committed."""
@@ -47,20 +66,18 @@ class ProjectionJob:
         frame = self.frame(records, count=counts.add, write=stager(exchange))
         return staged(frame, counts)
 
-    def _filter(self) -> str:
-        return f"__error IS NOT NULL OR ({self.query.where})"
-
     def _emitted(self) -> list[str]:
         """Key, dead letter, task, time and value, which WRITE takes by name."""
         query = self.query
-        key = key_bytes(query, query.group_by) if query.group_by else "CAST(NULL AS BINARY)"
-        fields = ", ".join(f"{out.expression} AS `{out.name}`" for out in query.outputs)
-        value = f"CAST(to_json(struct({fields}), map('ignoreNullFields', 'false')) AS BINARY)"
+        shown = "__error IS NULL"
+        if query.changelog and query.where is not None:
+            shown += f" AND ({query.where})"
+        time = "ROWTIME" if query.timestamp is None else f"CAST({query.timestamp} AS BIGINT)"
         return [
-            f"CASE WHEN __error IS NULL THEN {key} END AS __key",
-            f"CASE WHEN __error IS NULL THEN {value} END AS __value",
-            f"CASE WHEN __error IS NOT NULL THEN {DEAD.format(reason='__error')} END AS __dead",
-            "ROWTIME AS __time",
+            f"CASE WHEN NOT ({_FAILED}) THEN {key_bytes(query, query.group_by)} END AS __key",
+            f"CASE WHEN {shown} THEN {value_bytes(query)} END AS __value",
+            f"CASE WHEN {_FAILED} THEN {DEAD.format(reason='__error')} END AS __dead",
+            f"{time} AS __time",
             "__partition",
         ]
 

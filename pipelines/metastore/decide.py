@@ -7,10 +7,10 @@ script spells out what it reads and writes, so it is deployed, run and checked f
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from pipelines.metastore import script
 from pipelines.metastore.command import Change, drop, put
-from pipelines.metastore.projection import Snapshot
 from pipelines.metastore.relations import RELATION, SnapshotCatalogue, put_relation
 from pipelines.metastore.statement import SQL, Statement, deploy_script
 from pipelines.metastore.validate import (
@@ -19,6 +19,7 @@ from pipelines.metastore.validate import (
     RESULT,
     RUNNING,
     Accepted,
+    Definitions,
     World,
     drop_changes,
     unknown_pipeline,
@@ -34,7 +35,7 @@ from pipelines.sql.properties import SOURCE_PROPERTIES, check_properties, read_p
 from statestore.errors import InvalidInput
 
 
-def decide(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
+def decide(statement: Statement, snapshot: Definitions, world: World) -> Accepted:
     """Accept the statement, whatever its kind, or raise `SqlError`, `InvalidInput` or `InvalidConfig`."""
     if statement.kind != SQL:
         return validate(statement, snapshot, world)
@@ -49,7 +50,7 @@ def decide(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
 class _Decision:
     """One statement over one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, world: World) -> None:
+    def __init__(self, snapshot: Definitions, world: World) -> None:
         self.snapshot = snapshot
         self.world = world
         self.catalogue = SnapshotCatalogue(snapshot)
@@ -75,9 +76,13 @@ class _Decision:
             return False
         if statement.if_not_exists:
             return True
-        what = f"{existing.kind.lower()} {existing.name}"
+        kind = existing.kind.lower()
+        what = f"{kind} {existing.name}"
         if not statement.or_replace:
-            raise Refusal(statement.name.at, f"{what} exists already", "use CREATE OR REPLACE, or IF NOT EXISTS")
+            told = f"Cannot add {statement.kind.lower()} '{existing.name}': A {kind} with the same name already exists"
+            raise Refusal(
+                statement.name.at, f"{what} exists already: {told}", "use CREATE OR REPLACE, or IF NOT EXISTS"
+            )
         if existing.query or self.catalogue.users(existing):
             hint = "DROP it and create it anew"
             raise Refusal(statement.name.at, f"{what} is used by queries and cannot be replaced", hint)
@@ -154,15 +159,23 @@ class _Decision:
         return Accepted(tuple(changes), (query,))
 
 
-class _Others(Snapshot):
-    """The snapshot without owners of result topics: INSERT INTO shares its target's topic with other writers."""
+class _Others:
+    """The definitions without owners of result topics: INSERT INTO shares its target's topic with other writers."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__(snapshot.connection)
+    def __init__(self, snapshot: Definitions) -> None:
+        self._snapshot = snapshot
 
-    def get(self, kind: str, name: str) -> object:
+    def get(self, kind: str, name: str) -> Any:
         """A definition's body, None for an owner of a topic."""
-        return None if kind == RESULT else super().get(kind, name)
+        return None if kind == RESULT else self._snapshot.get(kind, name)
+
+    def all(self, kind: str) -> dict[str, Any]:
+        """Every definition of a kind, by name."""
+        return self._snapshot.all(kind)
+
+    def names(self, kind: str) -> list[str]:
+        """Their names."""
+        return self._snapshot.names(kind)
 
 
 def query_pipeline(statement: t.CreateAs) -> str:

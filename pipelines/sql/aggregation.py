@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pipelines.plan import Aggregate, GroupKey
 from pipelines.sql.error import Refusal
-from pipelines.sql.expression import Expressions, RowExpressions, spark_type
+from pipelines.sql.expression import Expressions, RowExpressions
 from pipelines.sql.functions import AGGREGATES, Value
 from pipelines.sql.names import WINDOW_BOUNDS, quote
 from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
-from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal
+from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal, parse_type
 
 CONSTANTS = (Text, Number, Null, Truth)
 
@@ -27,6 +27,7 @@ class ResultExpressions(Expressions):
     """
 
     def __init__(self, rows: RowExpressions, keys: dict[str, GroupKey], *, windowed: bool = False) -> None:
+        super().__init__()
         self.rows = rows
         self.keys = keys
         self.bounds = frozenset(WINDOW_BOUNDS if windowed else ())
@@ -45,7 +46,7 @@ class ResultExpressions(Expressions):
 
     def value(self, node: Node, *, lets_through: bool = False) -> Value:
         if not isinstance(node, (*CONSTANTS, Paren)) and (key := self.key(node)):
-            return Value(quote(key.name), spark_type(key.type), node.at)
+            return Value(quote(key.name), parse_type(key.type), node.at)
         return super().value(node, lets_through=lets_through)
 
     def is_bound(self, node: Node) -> bool:
@@ -56,7 +57,8 @@ class ResultExpressions(Expressions):
         if self.is_bound(node):
             return Value(quote(node.name.text), BIGINT, node.at)
         name = self.rows.named(node)
-        raise Refusal(node.at, f"column {name} is neither grouped nor aggregated", f"add {name} to GROUP BY")
+        told = f"Non-aggregate {self.rows.place} expression(s) not part of GROUP BY: {name}"
+        raise Refusal(node.at, f"column {name} is neither grouped nor aggregated: {told}", f"add {name} to GROUP BY")
 
     def aggregate(self, node: Call) -> Value:
         name, at, arguments = node.function, node.at, node.arguments

@@ -85,9 +85,6 @@ class _Reader:
             raise Refusal(name.at, f"{name.text} is defined twice")
         if isinstance(statement, CreateAs):
             self._create_as(statement)
-        elif statement.kind == TABLE:
-            at = statement.columns_at
-            raise Refusal(at, "a table over a topic is not supported yet", "only CREATE TABLE … AS SELECT is")
         else:
             relation = define(statement)
             self.relations.add(relation)
