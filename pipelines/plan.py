@@ -36,7 +36,8 @@ class Source:
 
     Formats are `json`, `delimited`, `kafka` and for keys `none`; a delimiter is one character. A value of one column
     that is not `wrapped` is the value itself instead of an object. `timestamp` names the column that is ROWTIME
-    (BIGINT, TIMESTAMP, or a string as `timestamp_format` says) in place of the record's own time.
+    (BIGINT, TIMESTAMP, or a string as `timestamp_format` says) in place of the record's own time. With `places` rows
+    have the record's partition and offset as ROWPARTITION and ROWOFFSET.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Source:
     wrapped: bool = True
     timestamp: str | None = None
     timestamp_format: str | None = None
+    places: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,10 @@ class GroupKey:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate call. `function` is one of count_all, count, sum, min, max, avg; `name` is `A0`, `A1`, …
+    """One aggregate call. `function` is one of count_all, count, sum, min, max, avg, or a fold; `name` is `A0`, `A1`, …
 
-    `type` is the Spark SQL type of what is accumulated: the result's type, and for avg that of the sum.
+    `type` is the Spark SQL type of what is accumulated: the result's type, for avg that of the sum, and for a fold
+    (`engine/folds.py`) that of the argument.
     """
 
     name: str
@@ -97,6 +100,8 @@ class Window:
     retention_ms: int
 
 
+# Aggregates whose parts merge in any order; all others take one row after the other.
+MERGEABLE = frozenset({"count_all", "count", "sum", "min", "max", "avg"})
 ON_COMMIT = "commit"
 EVERY_RECORD = "every-record"
 
@@ -145,8 +150,9 @@ class Query:
 
     @property
     def in_record_order(self) -> bool:
-        """Whether rows are taken one after the other: windows need stream time at each, every-record results too."""
-        return not self.stateless and (self.window is not None or self.emission == EVERY_RECORD)
+        """Whether rows are taken one after the other: windows need stream time at each, every-record results and folds too."""
+        folds = any(aggregate.function not in MERGEABLE for aggregate in self.aggregates)
+        return not self.stateless and (self.window is not None or self.emission == EVERY_RECORD or folds)
 
     @property
     def store(self) -> str:
@@ -165,7 +171,7 @@ _LATER_QUERY = (
     "changelog",
     "timestamp",
 )
-_LATER_SOURCE = ("key_format", "key_delimiter", "value_delimiter", "wrapped", "timestamp", "timestamp_format")
+_LATER_SOURCE = ("key_format", "key_delimiter", "value_delimiter", "wrapped", "timestamp", "timestamp_format", "places")
 
 
 def _used(values: dict[str, Any], kind: type[Query] | type[Source], later: tuple[str, ...]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines.engine.encode import key_fields_bytes, value_bytes
+from pipelines.engine.folds import is_fold, result_sql
 from pipelines.plan import Aggregate, GroupKey, Query
 from statestore.errors import InvalidConfig
 
@@ -54,6 +55,8 @@ def state_parts(aggregate: Aggregate) -> list[Part]:
         case "avg":
             count = Part(f"{name}_count", "bigint", "count", f"count({of})", _ADD)
             return [Part(f"{name}_sum", kind, "sum", f"sum({of})", _ADD), count]
+        case fold if is_fold(fold):
+            return [Part(name, "string", fold, "", "")]
         case other:
             raise InvalidConfig("plan has an unknown aggregate", function=other)
 
@@ -64,6 +67,8 @@ def _value(aggregate: Aggregate, prefix: str) -> str:
         total, count = f"`{prefix}{aggregate.name}_sum`", f"`{prefix}{aggregate.name}_count`"
         return f"CASE WHEN {count} > 0 THEN CAST({total} AS DOUBLE) / {count} ELSE 0.0D END"
     part = f"`{prefix}{aggregate.name}`"
+    if is_fold(aggregate.function):
+        return result_sql(aggregate.function, aggregate.type, part)
     return f"coalesce({part}, CAST(0 AS {aggregate.type}))" if aggregate.function == "sum" else part
 
 

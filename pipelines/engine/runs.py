@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.engine.decimals import from_unscaled, unscaled
+from pipelines.engine.folds import folded, is_fold
 from statestore.errors import InvalidConfig
 
 Ints = npt.NDArray[np.int64]
@@ -98,8 +99,19 @@ def running(operation: str, runs: Runs, heads: pa.Array, rows: pa.Array | None) 
             return _extremes(runs, heads, rows, np.fmin)
         case "max":
             return _extremes(runs, heads, rows, np.maximum)
+        case fold if is_fold(fold) and rows is not None:
+            return _folded(fold, runs, heads, rows)
         case other:
             raise InvalidConfig("plan has an unknown aggregate", function=other)
+
+
+def _folded(fold: str, runs: Runs, heads: pa.Array, rows: pa.Array) -> pa.Array:
+    run_of = np.searchsorted(runs.heads, runs.slots, side="right") - 1
+    states = heads.to_pylist()
+    slots = np.empty(runs.size, dtype=object)
+    slots[runs.heads] = states
+    slots[runs.slots] = folded(fold, states, run_of.tolist(), rows.to_pylist())
+    return pa.array(slots, heads.type)
 
 
 def _counts(runs: Runs, heads: pa.Array, rows: pa.Array | None) -> pa.Array:

@@ -32,7 +32,7 @@ from pipelines.sql.functions import (
 from pipelines.sql.functions_collection import COLLECTIONS
 from pipelines.sql.functions_math import MATH
 from pipelines.sql.functions_text import TEXT
-from pipelines.sql.functions_time import TIMES
+from pipelines.sql.functions_time import TIMES, UNIT_FIRST
 from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, WINDOW_BOUNDS, quote
 from pipelines.sql.nested import LAMBDAS, build_lambda_call, build_nested
 from pipelines.sql.nodes import (
@@ -80,6 +80,8 @@ from pipelines.sql.types import (
 for family in (TEXT, MATH, COLLECTIONS, TIMES):
     register(family)
 
+# What every row of a source has besides its columns.
+ROW_COLUMNS = {ROWTIME: BIGINT, "ROWPARTITION": INT, "ROWOFFSET": BIGINT}
 ARITHMETIC = ("+", "-", "*", "/", "%")
 INT_MAX, BIGINT_MAX = 2**31 - 1, 2**63 - 1
 NUMBER_LENGTH_MAX = 100
@@ -217,7 +219,11 @@ class Expressions:
         for argument in node.arguments:
             if isinstance(argument, Star):
                 raise Refusal(argument.at, f"{name}(*) is not possible", "only COUNT takes *")
-        return call_scalar(Call(name, node.at, tuple(self.value(argument) for argument in node.arguments)))
+        arguments = node.arguments
+        if name in UNIT_FIRST and arguments and isinstance(arguments[0], Column) and arguments[0].source is None:
+            unit = arguments[0]  # a unit is a word of its own there
+            arguments = (Text(unit.name.text, at=unit.at), *arguments[1:])
+        return call_scalar(Call(name, node.at, tuple(self.value(argument) for argument in arguments)))
 
     @staticmethod
     def unknown_function(name: str, at: int) -> Refusal:
@@ -385,12 +391,16 @@ def condition(text: str, at: int, lets_through: bool) -> Value:
 
 
 class RowExpressions(Expressions):
-    """Expressions over the rows of a source. `alias` is the name that may stand before a column."""
+    """Expressions over the rows of a source. `alias` is the name that may stand before a column.
+
+    `places` is whether any of them asks for a record's partition or offset.
+    """
 
     def __init__(self, source: Source, alias: str) -> None:
         super().__init__()
         self.source = source
         self.alias = alias
+        self.places = False
         self.place = "SELECT"
         self.types = {column.name: parse_type(column.type) for column in source.columns}
 
@@ -400,7 +410,7 @@ class RowExpressions(Expressions):
         if node.source is not None and node.source.text != self.alias:
             hint = f"the only source here is {self.alias}"
             raise Refusal(at, f"{node.source.text} is not a source of this query", hint)
-        if name in self.types or name == ROWTIME:
+        if name in self.types or name in ROW_COLUMNS:
             return name
         if name in WINDOW_BOUNDS:
             raise Refusal(at, f"window bound {name} may only stand in SELECT and HAVING of a windowed aggregation")
@@ -417,7 +427,8 @@ class RowExpressions(Expressions):
 
     def column(self, node: Column) -> Value:
         name = self.named(node)
-        return Value(quote(name), self.types.get(name, BIGINT), node.at)
+        self.places = self.places or name in ("ROWPARTITION", "ROWOFFSET")
+        return Value(quote(name), self.types.get(name, ROW_COLUMNS.get(name, BIGINT)), node.at)
 
     def aggregate(self, node: CallNode) -> Value:
         message = f"an aggregate may not stand in {self.place}"

@@ -13,7 +13,7 @@ from pipelines.sql.types import parse_type
 KEY_FORMATS = ("kafka", "json", "delimited", "none")
 VALUE_FORMATS = ("json", "delimited", "kafka", "none")
 KAFKA_KEYS = ("string", "int", "bigint")
-KAFKA_VALUES = ("string", "int", "bigint")
+KAFKA_VALUES = ("string", "int", "bigint", "double", "bytes")
 _DELIMITERS = {"SPACE": " ", "TAB": "\t"}
 
 

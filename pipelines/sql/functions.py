@@ -26,23 +26,19 @@ from pipelines.sql.types import (
     decimal,
 )
 
-AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG")
-AGGREGATES_NOT_YET = frozenset(
-    [
-        "ATTR",
-        "COLLECT_LIST",
-        "COLLECT_SET",
-        "CORRELATION",
-        "COUNT_DISTINCT",
-        "EARLIEST_BY_OFFSET",
-        "HISTOGRAM",
-        "LATEST_BY_OFFSET",
-        "STDDEV_SAMP",
-        "STDDEV_SAMPLE",
-        "TOPK",
-        "TOPKDISTINCT",
-    ]
+# Aggregates that keep a list of values.
+COLLECTING = (
+    "COLLECT_LIST",
+    "COLLECT_SET",
+    "COUNT_DISTINCT",
+    "EARLIEST_BY_OFFSET",
+    "HISTOGRAM",
+    "LATEST_BY_OFFSET",
+    "TOPK",
+    "TOPKDISTINCT",
 )
+AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG", *COLLECTING)
+AGGREGATES_NOT_YET = frozenset(["ATTR", "CORRELATION", "STDDEV_SAMP", "STDDEV_SAMPLE"])
 NOT_DETERMINISTIC = frozenset(
     [
         "CURRENT_DATE",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelines.plan import EVERY_RECORD, Column, Output, Query, Source
 from pipelines.sql.casting import cast_text
@@ -162,7 +162,7 @@ def _compute(select: Select, kind: str, catalogue: Catalogue, target: str) -> tu
         computed = plan(select, rows, target=target)
     except RecursionError:
         raise Refusal(select.at, "an expression is nested too deeply") from None
-    return computed, relation
+    return computed, replace(relation, source=replace(relation.source, places=rows.places))
 
 
 def _check_clauses(select: Select, kind: str, relation: Relation) -> None:

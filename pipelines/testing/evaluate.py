@@ -13,28 +13,17 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.engine.decode import decoder
+from pipelines.engine.decode import decoder, with_columns
 from pipelines.engine.merge import MergeSql
 from pipelines.engine.projection import ProjectionJob
 from pipelines.engine.record_order import NO_TIME, RecordOrder
+from pipelines.engine.records import offsets, partitions, record_batch
 from pipelines.plan import Query
 from pipelines.testing.records import Window
 from pipelines.testing.topics import Stored, Topic
 
 # A window's start and sequence behind the key in a store.
 _SUFFIX_BYTES, _START_BYTES = 12, 8
-_RECORDS = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp_ms", pa.int64()),
-    ]
-)
-
-
 def evaluate(query: Query, topic: Topic, spark: SparkSession) -> list[Stored]:
     """The results of the query over all records of its source, in their order."""
     if not topic.records:
@@ -48,21 +37,18 @@ def _local(table: pa.Table, spark: SparkSession) -> DataFrame:
 
 
 def _decoded(query: Query, topic: Topic) -> pa.Table:
-    rows = [
-        {
-            "key": r.key,
-            "value": r.value,
-            "topic": topic.source.topic,
-            "partition": 0,
-            "offset": n,
-            "timestamp_ms": r.time_ms,
-        }
-        for n, r in enumerate(topic.records)
-    ]
-    batch = pa.RecordBatch.from_pylist(rows, schema=_RECORDS)
-    decoded = pa.Table.from_batches(decoder(query.source, None, lambda _records, _bad: None)([batch]))
-    decoded = decoded.append_column("__partition", batch.column("partition"))
-    return decoded.append_column("__offset", batch.column("offset"))
+    """The topic's records as rows, all of partition 0 and in one task."""
+    stored, count = topic.records, len(topic.records)
+    batch = record_batch(
+        pa.array([record.key for record in stored], pa.binary()),
+        pa.array([record.value for record in stored], pa.binary()),
+        partitions=pa.array([0] * count, pa.int32()),
+        offsets=pa.array(range(count), pa.int64()),
+        times=pa.array([record.time_ms for record in stored], pa.int64()),
+    )
+    place = {"__partition": partitions, "__offset": offsets}
+    decode = with_columns(decoder(query.source, None, lambda _records, _bad: None), place)
+    return pa.Table.from_batches(decode([batch]))
 
 
 def _projected(query: Query, frame: DataFrame) -> Iterator[Stored]:
