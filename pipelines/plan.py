@@ -78,10 +78,14 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Output:
-    """One column of the result's value: `expression` over group keys' names and aggregates' names."""
+    """One column of the result's value: `expression` over group keys' names and aggregates' names.
+
+    `type` is given where a format has to know it: `double` in the KAFKA format.
+    """
 
     name: str
     expression: str
+    type: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,9 @@ def _used(values: dict[str, Any], kind: type[Query] | type[Source], later: tuple
 def query_to_json(query: Query) -> str:
     """The canonical text of a plan: equal plans have equal texts."""
     used = _used(asdict(query), Query, _LATER_QUERY)
+    used["outputs"] = [
+        {name: value for name, value in output.items() if value or name != "type"} for output in used["outputs"]
+    ]
     used["source"] = _used(used["source"], Source, _LATER_SOURCE)
     return json.dumps({"version": PLAN_VERSION, **used}, sort_keys=True, separators=(",", ":"))
 

@@ -59,6 +59,7 @@ from pipelines.sql.nodes import (
 from pipelines.sql.nodes import (
     Call as CallNode,
 )
+from pipelines.sql.printer import print_tree
 from pipelines.sql.types import (
     BIGINT,
     BOOLEAN,
@@ -82,6 +83,14 @@ for family in (TEXT, MATH, COLLECTIONS, TIMES):
 
 # What every row of a source has besides its columns.
 ROW_COLUMNS = {ROWTIME: BIGINT, "ROWPARTITION": INT, "ROWOFFSET": BIGINT}
+COMPARISONS = {
+    "=": "EQUAL",
+    "<>": "NOT_EQUAL",
+    "<": "LESS_THAN",
+    "<=": "LESS_THAN_OR_EQUAL",
+    ">": "GREATER_THAN",
+    ">=": "GREATER_THAN_OR_EQUAL",
+}
 ARITHMETIC = ("+", "-", "*", "/", "%")
 INT_MAX, BIGINT_MAX = 2**31 - 1, 2**63 - 1
 NUMBER_LENGTH_MAX = 100
@@ -264,7 +273,14 @@ class Expressions:
 
     def _comparison(self, node: Binary, lets_through: bool) -> Value:
         operator, left, right = node.operator, self.value(node.left), self.value(node.right)
-        left, right = self._comparable(left, right, ordered=operator not in ("=", "<>"))
+        try:
+            left, right = self._comparable(left, right, ordered=operator not in ("=", "<>"))
+        except Refusal as refusal:
+            a, b = (print_tree(part) for part in (node.left, node.right))
+            told = f"Cannot compare {a} ({left.type.sql}) to {b} ({right.type.sql}) with {COMPARISONS[operator]}"
+            if NULL in (left.type, right.type):
+                told = f"Comparison with NULL not supported: {a} {operator} {b}"
+            raise Refusal(refusal.at, f"{refusal.message}: {told}", refusal.hint) from refusal
         return condition(f"({left.text} {operator} {right.text})", node.at, lets_through)
 
     def _distinct(self, node: Distinct) -> Value:
@@ -279,19 +295,18 @@ class Expressions:
         """The two as they can be compared: a string beside a time is read as one, a date as its midnight."""
         for value in (left, right):
             if value.type == NULL:
-                raise Refusal(value.at, "Comparison with NULL not supported", "use IS NULL or IS NOT NULL")
+                raise Refusal(value.at, "a comparison with NULL is never true", "use IS NULL or IS NOT NULL")
             if ordered and value.type == BOOLEAN:
                 raise Refusal(value.at, "booleans have no order", "only = and <> compare booleans")
-            if ordered and value.type.is_nested or value.type.kind == "map":
-                raise Refusal(value.at, f"{value.type.sql} cannot be compared")
+        if left.type.is_nested or right.type.is_nested:
+            raise Refusal(left.at, f"{left.type.sql} cannot be compared", "compare what is in it")
         if common(left.type, right.type) is not None:
             return left, right
         for a, b in ((left, right), (right, left)):
             if a.type.is_time and (b.type == STRING or (a.type.kind, b.type.kind) == ("timestamp", "date")):
                 read = Value(b.cast(a.type), a.type, b.at)
                 return (left, read) if b is right else (read, right)
-        message = f"Operator cannot be used to compare {left.type.sql} with {right.type.sql}"
-        raise Refusal(left.at, f"cannot compare {left.type.kind} with {right.type.kind}: {message}", "use CAST")
+        raise Refusal(left.at, f"cannot compare {left.type.kind} with {right.type.kind}", "use CAST")
 
     def _sign(self, node: Sign) -> Value:
         inner = node.operand
@@ -353,6 +368,9 @@ class Expressions:
         results = [self.value(branch.result) for branch in node.branches]
         if node.default is not None:
             results.append(self.value(node.default))
+        if all(result.type == NULL for result in results):
+            told = "Invalid Case expression. All case branches have NULL type"
+            raise Refusal(results[0].at, f"CASE has no type: {told}", "give NULL a type: CAST(NULL AS STRING)")
         type_ = common_type(tuple(results), "CASE")
         texts = [result.cast(type_) for result in results]
         whens = " ".join(f"WHEN {when} THEN {then}" for when, then in zip(conditions, texts, strict=False))

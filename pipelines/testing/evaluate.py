@@ -24,6 +24,8 @@ from pipelines.testing.topics import Stored, Topic
 
 # A window's start and sequence behind the key in a store.
 _SUFFIX_BYTES, _START_BYTES = 12, 8
+
+
 def evaluate(query: Query, topic: Topic, spark: SparkSession) -> list[Stored]:
     """The results of the query over all records of its source, in their order."""
     if not topic.records:
