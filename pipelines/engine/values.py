@@ -57,7 +57,7 @@ def _no_constant(text: str) -> Any:
 
 def _fields(value: Any, names: Sequence[str], types: Sequence[SqlType]) -> Row:
     if not isinstance(value, dict):
-        raise ValueError("value is not a JSON object")
+        raise ValueError("value is not a JSON object")  # noqa: TRY004  # it is data
     upper = {name.upper(): field for name, field in value.items()}
     found = (value[name] if name in value else upper.get(name.upper()) for name in names)
     return [fitted(field, type_) for field, type_ in zip(found, types, strict=True)]
@@ -131,7 +131,7 @@ def _boolean(value: Any) -> bool:
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
-        raise ValueError(f"{type(value).__name__} is no number")
+        raise ValueError(f"{type(value).__name__} is no number")  # noqa: TRY004  # it is data
     return value.strip() if isinstance(value, str) else value
 
 
