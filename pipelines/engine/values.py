@@ -48,7 +48,14 @@ def _reader(form: str, delimiter: str, columns: Sequence[Column], *, wrapped: bo
 
 
 def _json(raw: bytes) -> Any:
-    return json.loads(raw, parse_float=Decimal, parse_constant=_no_constant)
+    return json.loads(raw, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field is given twice")
+    return fields
 
 
 def _no_constant(text: str) -> Any:
@@ -137,6 +144,8 @@ def _number(value: Any) -> Any:
 
 def _integer(value: Any, kind: str) -> int:
     number = int(_number(value))
+    if isinstance(value, float | Decimal) and number != value:
+        raise ValueError(f"{value} is no whole number")
     bits = _BITS[kind]
     if not -(2**bits) <= number < 2**bits:
         raise ValueError(f"{number} is too large for {kind}")
