@@ -62,8 +62,6 @@ def checked(formats: Formats, columns: Sequence[Column], properties: Properties,
     if not keys:
         if "KEY_FORMAT" in properties and formats.key != "none":
             raise Refusal(given.at if given else at, f"Key format specified for {what} without key columns")
-        # FORMAT stays for the results that have a key.
-        formats = formats if "FORMAT" in properties else replace(formats, key="none")
     elif formats.key == "none":
         if given is not None:
             raise Refusal(
