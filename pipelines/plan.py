@@ -62,15 +62,24 @@ class GroupKey:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate call. `function` is one of count_all, count, sum, min, max, avg; `name` is `A0`, `A1`, …
+    """One aggregate call. `function` is one of count_all, count, sum, min, max, avg, or of `ORDERED`; `name` is `A0`, …
 
-    `type` is the Spark SQL type of what is accumulated: the result's type, and for avg that of the sum.
+    `type` is the type of what is accumulated: the result's type, for avg that of the sum, and that of the argument for
+    those of `ORDERED`. `most` bounds how many values are kept; `nulls` counts null as a value.
     """
 
     name: str
     function: str
     argument: str | None
     type: str
+    most: int | None = None
+    nulls: bool = False
+
+
+# Aggregates that have to see their rows one after the other; the second kind keeps values, in a list.
+LATEST, EARLIEST, DEVIATION, VARIANCE = "latest_by_offset", "earliest_by_offset", "stddev_sample", "stddev_samp"
+LISTS = ("collect_list", "collect_set", "count_distinct", "earliest_n", "latest_n", "topk", "topkdistinct", "histogram")
+ORDERED = frozenset((LATEST, EARLIEST, DEVIATION, VARIANCE, *LISTS))
 
 
 @dataclass(frozen=True)
@@ -146,7 +155,8 @@ class Query:
     @property
     def in_record_order(self) -> bool:
         """Whether rows are taken one after the other: windows need stream time at each, every-record results too."""
-        return not self.stateless and (self.window is not None or self.emission == EVERY_RECORD)
+        one_by_one = self.window is not None or self.emission == EVERY_RECORD
+        return not self.stateless and (one_by_one or any(a.function in ORDERED for a in self.aggregates))
 
     @property
     def store(self) -> str:
@@ -165,10 +175,11 @@ _LATER_QUERY = (
     "changelog",
     "timestamp",
 )
+_LATER_AGGREGATE = ("most", "nulls")
 _LATER_SOURCE = ("key_format", "key_delimiter", "value_delimiter", "wrapped", "timestamp", "timestamp_format")
 
 
-def _used(values: dict[str, Any], kind: type[Query] | type[Source], later: tuple[str, ...]) -> dict[str, Any]:
+def _used(values: dict[str, Any], kind: type[Query | Source | Aggregate], later: tuple[str, ...]) -> dict[str, Any]:
     defaults = {field.name: field.default for field in fields(kind)}
     return {name: value for name, value in values.items() if name not in later or value != defaults[name]}
 
@@ -177,6 +188,7 @@ def query_to_json(query: Query) -> str:
     """The canonical text of a plan: equal plans have equal texts."""
     used = _used(asdict(query), Query, _LATER_QUERY)
     used["source"] = _used(used["source"], Source, _LATER_SOURCE)
+    used["aggregates"] = [_used(aggregate, Aggregate, _LATER_AGGREGATE) for aggregate in used["aggregates"]]
     return json.dumps({"version": PLAN_VERSION, **used}, sort_keys=True, separators=(",", ":"))
 
 

@@ -102,6 +102,38 @@ def running(operation: str, runs: Runs, heads: pa.Array, rows: pa.Array | None) 
             raise InvalidConfig("plan has an unknown aggregate", function=other)
 
 
+def by_offset(runs: Runs, heads: pa.Array, rows: pa.Array, *, seen: pa.BooleanArray | None, latest: bool) -> pa.Array:
+    """The newest or the oldest value so far, of any type.
+
+    With `seen`, whether a run had rows before, nulls are values; without, they are passed over.
+    """
+    values = pa.concat_arrays([heads, rows])
+    place = runs.spread(np.arange(runs.count), np.arange(runs.count, len(values)))
+    counts = _valid(values)[place] if seen is None else runs.spread(_flags(seen), np.ones(len(rows), dtype=np.bool_))
+    if latest:
+        slots = runs.newest(counts)
+    else:
+        # The first true slot of a run is the newest of those that are true for the first time.
+        first = counts & (runs.sums(counts.astype(np.int64)) == 1)
+        slots = runs.newest(first)
+    return values.take(pa.array(place[slots], mask=slots < 0))
+
+
+def squares(runs: Runs, heads: pa.Array, rows: pa.Array, *, sums: pa.Array, counts: pa.Array) -> pa.Array:
+    """The sum of squared distances from the mean, updated value by value as Youngs and Cramer do.
+
+    `sums` and `counts` are the running ones, after each row.
+    """
+    known = runs.spread(np.zeros(runs.count, dtype=np.bool_), _valid(rows))
+    value = runs.spread(np.zeros(runs.count, dtype=_filled(rows, 0).dtype), _filled(rows, 0))
+    count = _filled(counts, 0).astype(np.float64)
+    delta = (value * _filled(counts, 0) - _filled(sums, 0)).astype(np.float64)
+    grown = known & (count > 1)
+    steps = np.where(grown, delta * delta / np.where(grown, count * (count - 1), 1.0), 0.0)
+    steps[runs.heads] = _filled(heads, 0.0)
+    return pa.array(runs.accumulate(np.add, steps), pa.float64())
+
+
 def _counts(runs: Runs, heads: pa.Array, rows: pa.Array | None) -> pa.Array:
     one = np.ones(len(runs.slots), dtype=np.int64) if rows is None else _filled(rows, 0).astype(np.int64)
     known = runs.spread(_valid(heads), np.ones(len(runs.slots), dtype=np.bool_))
@@ -165,8 +197,12 @@ def _ever_known(runs: Runs, heads: pa.Array, rows: pa.Array) -> Bools:
 
 
 def _valid(array: pa.Array) -> Bools:
-    valid: Bools = array.is_valid().to_numpy(zero_copy_only=False)
-    return valid
+    return _flags(array.is_valid())
+
+
+def _flags(array: pa.BooleanArray) -> Bools:
+    flags: Bools = array.to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _filled(array: pa.Array, value: Any) -> Values:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pipelines.plan import Aggregate, GroupKey
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import Expressions, RowExpressions
 from pipelines.sql.functions import AGGREGATES, Value
 from pipelines.sql.names import WINDOW_BOUNDS, quote
 from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
+from pipelines.sql.ordered import ORDERED_CALLS, plan_ordered
 from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal, parse_type
 
 CONSTANTS = (Text, Number, Null, Truth)
@@ -31,7 +34,7 @@ class ResultExpressions(Expressions):
         self.rows = rows
         self.keys = keys
         self.bounds = frozenset(WINDOW_BOUNDS if windowed else ())
-        self.entries: dict[tuple[str, str | None], Aggregate] = {}
+        self.entries: dict[Aggregate, Aggregate] = {}
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
@@ -62,14 +65,17 @@ class ResultExpressions(Expressions):
 
     def aggregate(self, node: Call) -> Value:
         name, at, arguments = node.function, node.at, node.arguments
+        if name in ORDERED_CALLS and arguments and not isinstance(arguments[0], Star):
+            self._require_row(arguments[0])
+            ordered = plan_ordered(node, self.rows.value(arguments[0]))
+            return Value(quote(self._shared(ordered.aggregate).name), ordered.type, at)
         if len(arguments) != 1:
             raise Refusal(at, f"{name} takes 1 argument, not {len(arguments)}")
         if isinstance(arguments[0], Star):
             if name != "COUNT":
                 raise Refusal(arguments[0].at, f"{name}(*) is not possible", "only COUNT takes *")
             return self._entry("count_all", None, BIGINT, BIGINT, at)
-        if has_aggregate(arguments[0]):
-            raise Refusal(arguments[0].at, "an aggregate may not stand in another's argument")
+        self._require_row(arguments[0])
         argument = self.rows.value(arguments[0])
         type_ = aggregate_type(name, argument)
         text = argument.cast(DOUBLE) if name == "AVG" and argument.type.kind == "decimal" else argument.text
@@ -77,9 +83,17 @@ class ResultExpressions(Expressions):
         return self._entry(name.lower(), text, type_, accumulated, at)
 
     def _entry(self, function: str, argument: str | None, type_: SqlType, accumulated: SqlType, at: int) -> Value:
-        new = Aggregate(f"A{len(self.entries)}", function, argument, accumulated.spark)
-        entry = self.entries.setdefault((function, argument), new)
+        entry = self._shared(Aggregate("", function, argument, accumulated.spark))
         return Value(quote(entry.name), type_, at)
+
+    def _shared(self, wanted: Aggregate) -> Aggregate:
+        """The aggregate that is like this one apart from its name, made if there is none."""
+        return self.entries.setdefault(wanted, replace(wanted, name=f"A{len(self.entries)}"))
+
+    @staticmethod
+    def _require_row(argument: Node) -> None:
+        if has_aggregate(argument):
+            raise Refusal(argument.at, "an aggregate may not stand in another's argument")
 
 
 def aggregate_type(name: str, argument: Value) -> SqlType:

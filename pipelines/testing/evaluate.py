@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from pipelines.engine import records
 from pipelines.engine.decode import decoder
 from pipelines.engine.merge import MergeSql
 from pipelines.engine.projection import ProjectionJob
@@ -23,16 +24,6 @@ from pipelines.testing.topics import Stored, Topic
 
 # A window's start and sequence behind the key in a store.
 _SUFFIX_BYTES, _START_BYTES = 12, 8
-_RECORDS = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp_ms", pa.int64()),
-    ]
-)
 
 
 def evaluate(query: Query, topic: Topic, spark: SparkSession) -> list[Stored]:
@@ -48,21 +39,17 @@ def _local(table: pa.Table, spark: SparkSession) -> DataFrame:
 
 
 def _decoded(query: Query, topic: Topic) -> pa.Table:
-    rows = [
-        {
-            "key": r.key,
-            "value": r.value,
-            "topic": topic.source.topic,
-            "partition": 0,
-            "offset": n,
-            "timestamp_ms": r.time_ms,
-        }
-        for n, r in enumerate(topic.records)
-    ]
-    batch = pa.RecordBatch.from_pylist(rows, schema=_RECORDS)
+    count = len(topic.records)
+    batch = records.record_batch(
+        pa.array([r.key for r in topic.records], pa.binary()),
+        pa.array([r.value for r in topic.records], pa.binary()),
+        partitions=pa.array([0] * count, pa.int32()),
+        offsets=pa.array(range(count), pa.int64()),
+        times=pa.array([r.time_ms for r in topic.records], pa.int64()),
+    )
     decoded = pa.Table.from_batches(decoder(query.source, None, lambda _records, _bad: None)([batch]))
-    decoded = decoded.append_column("__partition", batch.column("partition"))
-    return decoded.append_column("__offset", batch.column("offset"))
+    decoded = decoded.append_column("__partition", records.partitions(batch))
+    return decoded.append_column("__offset", records.offsets(batch))
 
 
 def _projected(query: Query, frame: DataFrame) -> Iterator[Stored]:
