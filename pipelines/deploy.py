@@ -72,7 +72,12 @@ def deployed_queries(row: PipelineDefinition) -> list[DeployedQuery]:
 
 
 class KafkaWorld:
-    """What definitions need in Kafka: looked for and made by the settings' clients."""
+    """What definitions need in Kafka: looked for and made by the settings' clients.
+
+    A running query is not replaced: the new one would have to go on from the old one's place and state.
+    """
+
+    replaces_queries = False
 
     def __init__(self, settings: Settings) -> None:
         self.default_tasks = settings.tasks

@@ -36,7 +36,8 @@ class Source:
 
     Formats are `json`, `delimited`, `kafka` and for keys `none`; a delimiter is one character. A value of one column
     that is not `wrapped` is the value itself instead of an object. `timestamp` names the column that is ROWTIME
-    (BIGINT, TIMESTAMP, or a string as `timestamp_format` says) in place of the record's own time.
+    (BIGINT, TIMESTAMP, or a string as `timestamp_format` says) in place of the record's own time. With `places` rows
+    have the record's partition and offset as ROWPARTITION and ROWOFFSET.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Source:
     wrapped: bool = True
     timestamp: str | None = None
     timestamp_format: str | None = None
+    places: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,14 @@ ORDERED = frozenset((LATEST, EARLIEST, DEVIATION, VARIANCE, *LISTS))
 
 @dataclass(frozen=True)
 class Output:
-    """One column of the result's value: `expression` over group keys' names and aggregates' names."""
+    """One column of the result's value: `expression` over group keys' names and aggregates' names.
+
+    `type` is given where a format has to know it: `double` in the KAFKA format.
+    """
 
     name: str
     expression: str
+    type: str = ""
 
 
 @dataclass(frozen=True)
@@ -176,7 +182,7 @@ _LATER_QUERY = (
     "timestamp",
 )
 _LATER_AGGREGATE = ("most", "nulls")
-_LATER_SOURCE = ("key_format", "key_delimiter", "value_delimiter", "wrapped", "timestamp", "timestamp_format")
+_LATER_SOURCE = ("key_format", "key_delimiter", "value_delimiter", "wrapped", "timestamp", "timestamp_format", "places")
 
 
 def _used(values: dict[str, Any], kind: type[Query | Source | Aggregate], later: tuple[str, ...]) -> dict[str, Any]:
@@ -187,6 +193,9 @@ def _used(values: dict[str, Any], kind: type[Query | Source | Aggregate], later:
 def query_to_json(query: Query) -> str:
     """The canonical text of a plan: equal plans have equal texts."""
     used = _used(asdict(query), Query, _LATER_QUERY)
+    used["outputs"] = [
+        {name: value for name, value in output.items() if value or name != "type"} for output in used["outputs"]
+    ]
     used["source"] = _used(used["source"], Source, _LATER_SOURCE)
     used["aggregates"] = [_used(aggregate, Aggregate, _LATER_AGGREGATE) for aggregate in used["aggregates"]]
     return json.dumps({"version": PLAN_VERSION, **used}, sort_keys=True, separators=(",", ":"))

@@ -40,6 +40,7 @@ RAW = pa.struct(
         ("value", pa.binary()),
     ]
 )
+PLACES = ("ROWPARTITION", "ROWOFFSET")
 NULL_VALUE = "value is null"
 RAW_DDL = "struct<topic:string,partition:int,offset:bigint,timestamp_ms:bigint,key:binary,value:binary>"
 _SIMPLE = {
@@ -77,7 +78,8 @@ def arrow_type(name: str) -> pa.DataType:
 def decoded_ddl(source: Source) -> str:
     """Schema of the decoded rows as Spark DDL: the source's columns, ROWTIME, `__error`, `__raw`."""
     columns = [f"`{column.name}` {parse_type(column.type).ddl}" for column in source.columns]
-    return ", ".join([*columns, "ROWTIME bigint", "__error string", f"__raw {RAW_DDL}"])
+    places = ["ROWPARTITION int", "ROWOFFSET bigint"] if source.places else []
+    return ", ".join([*columns, "ROWTIME bigint", *places, "__error string", f"__raw {RAW_DDL}"])
 
 
 def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable[[int, int], None]) -> Decoder:
@@ -101,9 +103,10 @@ def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable
             time, errors = times(records.times(batch), columns, errors)
             count(batch.num_rows, len(errors) - errors.null_count)
             raw = _raw(source.topic, batch, _needs_raw(columns, errors, raw_if_null))
+            places = [records.partitions(batch), records.offsets(batch)] if source.places else []
             yield pa.RecordBatch.from_arrays(
-                [*(columns[name] for name in names), time, errors, raw],
-                names=[*names, "ROWTIME", "__error", "__raw"],
+                [*(columns[name] for name in names), time, *places, errors, raw],
+                names=[*names, "ROWTIME", *PLACES[: len(places)], "__error", "__raw"],
             )
 
     return decode

@@ -17,6 +17,9 @@ def value_bytes(query: Query) -> str:
     if query.value_format == "json" and query.wrapped:
         listed = ", ".join(f"{expression} AS `{name}`" for name, expression in fields)
         return f"CAST(to_json(struct({listed}), map('ignoreNullFields', 'false')) AS BINARY)"
+    if query.value_format == "kafka" and query.outputs[0].type == "double":
+        bits = f"java_method('java.lang.Double', 'doubleToLongBits', {query.outputs[0].expression})"
+        return f"CAST(CAST({bits} AS BIGINT) AS BINARY)"
     return _bytes(query.value_format, query.value_delimiter, fields)
 
 

@@ -7,6 +7,7 @@ script spells out what it reads and writes, so it is deployed, run and checked f
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 from pipelines.metastore import script
@@ -83,6 +84,8 @@ class _Decision:
             raise Refusal(
                 statement.name.at, f"{what} exists already: {told}", "use CREATE OR REPLACE, or IF NOT EXISTS"
             )
+        if isinstance(statement, t.CreateAs) and existing.query and self.world.replaces_queries:
+            return False
         if existing.query or self.catalogue.users(existing):
             hint = "DROP it and create it anew"
             raise Refusal(statement.name.at, f"{what} is used by queries and cannot be replaced", hint)
@@ -100,15 +103,19 @@ class _Decision:
         if self._taken(statement):
             return Accepted((), (statement.name.text,))
         topic, tasks = statement.name.text, self.world.default_tasks
+        replaced = self.catalogue.find(statement.name.text)
         planned = plan_create(statement, self.catalogue, topic=topic, tasks=tasks)
-        if any(r.source.topic == planned.query.output_topic for r in self.catalogue.all()):
+        if replaced is not None:
+            _require_upgrade(replaced, planned.relation, statement)
+        others = (r for r in self.catalogue.all() if replaced is None or r.name != replaced.name)
+        if any(r.source.topic == planned.query.output_topic for r in others):
             hint = "choose another with KAFKA_TOPIC"
             message = f"topic '{planned.query.output_topic}' is another stream's or table's"
             raise Refusal(statement.name.at, message, hint)
         pipeline = query_pipeline(statement)
         plain = replace(script.with_topic(statement, topic), or_replace=False, if_not_exists=False)
         source = require(self.catalogue, statement.query.source.name)
-        changes = self._deployed(plain, [source], pipeline)
+        changes = self._deployed(plain, [source], pipeline, replaced=replaced is not None)
         relation = replace(planned.relation, query=pipeline.upper())
         return Accepted((*changes, put_relation(relation)), (relation.name, pipeline.upper()))
 
@@ -126,10 +133,14 @@ class _Decision:
         kept = tuple(change for change in changes if change.kind != RESULT)
         return Accepted(kept, (target.name, pipeline.upper()))
 
-    def _deployed(self, statement: script.Filling, relations: list[Relation], pipeline: str) -> tuple[Change, ...]:
+    def _deployed(
+        self, statement: script.Filling, relations: list[Relation], pipeline: str, *, replaced: bool = False
+    ) -> tuple[Change, ...]:
         """The changes of deploying the query's script, wanted to run at once."""
         text = script.script_of(statement, relations)
-        owned = _Others(self.snapshot) if isinstance(statement, t.InsertSelect) else self.snapshot
+        owned: Definitions = self.snapshot
+        if isinstance(statement, t.InsertSelect) or replaced:
+            owned = _Others(self.snapshot, without=pipeline if replaced else "")
         changes = validate(deploy_script(text, pipeline), owned, self.world).changes
         wanted = put(DESIRED, pipeline, {"state": RUNNING})
         return tuple(wanted if change.kind == DESIRED else change for change in changes)
@@ -144,7 +155,8 @@ class _Decision:
             )
         if users := self.catalogue.users(relation):
             hint = "TERMINATE them first"
-            raise InvalidInput("queries use it", name=relation.name, queries=", ".join(users), hint=hint)
+            told = f"Cannot drop {relation.name}. The following queries read from this source or write to it: [{', '.join(users)}]"
+            raise InvalidInput(f"queries use it: {told}", name=relation.name, queries=", ".join(users), hint=hint)
         changes: tuple[Change, ...] = ()
         if relation.query:
             changes = drop_changes(relation.query.lower(), self.snapshot).changes
@@ -160,14 +172,19 @@ class _Decision:
 
 
 class _Others:
-    """The definitions without owners of result topics: INSERT INTO shares its target's topic with other writers."""
+    """The definitions without owners of result topics: INSERT INTO shares its target's topic with other writers.
 
-    def __init__(self, snapshot: Definitions) -> None:
+    And without the pipeline that is replaced, if one is.
+    """
+
+    def __init__(self, snapshot: Definitions, *, without: str = "") -> None:
         self._snapshot = snapshot
+        self._without = without
 
     def get(self, kind: str, name: str) -> Any:
         """A definition's body, None for an owner of a topic."""
-        return None if kind == RESULT else self._snapshot.get(kind, name)
+        hidden = kind == RESULT or (kind == PIPELINE and name == self._without)
+        return None if hidden else self._snapshot.get(kind, name)
 
     def all(self, kind: str) -> dict[str, Any]:
         """Every definition of a kind, by name."""
@@ -176,6 +193,19 @@ class _Others:
     def names(self, kind: str) -> list[str]:
         """Their names."""
         return self._snapshot.names(kind)
+
+
+def _require_upgrade(old: Relation, new: Relation, statement: t.CreateAs) -> None:
+    """A replaced query may add columns behind the old ones, and change neither them nor the key."""
+    if old.kind != new.kind:
+        told = f"Cannot add {new.kind.lower()} '{new.name}': A {old.kind.lower()} with the same name already exists"
+        raise Refusal(statement.name.at, told)
+    before, after = ([(c.name, c.type) for c in r.source.columns if not c.key] for r in (old, new))
+    keys = [[(c.name, c.type) for c in r.source.columns if c.key] for r in (old, new)]
+    changed = [name for (name, type_), now in zip_longest(before, after[: len(before)]) if (name, type_) != now]
+    if changed or keys[0] != keys[1]:
+        told = f"Cannot upgrade data source: `{new.name}`. The following columns are changed, missing or reordered"
+        raise Refusal(statement.name.at, f"{told}: {changed or [name for name, _ in keys[0]]}")
 
 
 def query_pipeline(statement: t.CreateAs) -> str:

@@ -47,9 +47,13 @@ class Definitions(Protocol):
 
 
 class World(Protocol):
-    """What a definition needs outside of the metastore. Everything is safe to do twice."""
+    """What a definition needs outside of the metastore. Everything is safe to do twice.
+
+    `replaces_queries` is whether CREATE OR REPLACE … AS may replace a running query.
+    """
 
     default_tasks: int
+    replaces_queries: bool
 
     def require_sources(self, topics: list[str]) -> None:
         """Raises `InvalidConfig` unless the topics exist."""

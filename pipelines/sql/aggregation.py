@@ -65,6 +65,8 @@ class ResultExpressions(Expressions):
 
     def aggregate(self, node: Call) -> Value:
         name, at, arguments = node.function, node.at, node.arguments
+        if name == "COUNT" and not arguments:
+            return self._entry("count_all", None, BIGINT, BIGINT, at)
         if name in ORDERED_CALLS and arguments and not isinstance(arguments[0], Star):
             self._require_row(arguments[0])
             ordered = plan_ordered(node, self.rows.value(arguments[0]))

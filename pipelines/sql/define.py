@@ -30,7 +30,9 @@ def define(statement: CreateSource) -> Relation:
     what = "a stream" if statement.kind == STREAM else "a table"
     if statement.columns is None:
         raise Refusal(
-            statement.columns_at, f"{what} needs its columns", "schemas are not inferred: name (column TYPE, …)"
+            statement.columns_at,
+            f"{what} needs its columns: The statement does not define any columns",
+            "schemas are not inferred: name (column TYPE, …)",
         )
     columns = read_columns(statement.columns, statement)
     if statement.properties is None:

@@ -32,7 +32,7 @@ from pipelines.sql.functions import (
 from pipelines.sql.functions_collection import COLLECTIONS
 from pipelines.sql.functions_math import MATH
 from pipelines.sql.functions_text import TEXT
-from pipelines.sql.functions_time import TIMES
+from pipelines.sql.functions_time import TIMES, UNIT_FIRST
 from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, WINDOW_BOUNDS, quote
 from pipelines.sql.nested import LAMBDAS, build_lambda_call, build_nested
 from pipelines.sql.nodes import (
@@ -59,6 +59,7 @@ from pipelines.sql.nodes import (
 from pipelines.sql.nodes import (
     Call as CallNode,
 )
+from pipelines.sql.printer import print_tree
 from pipelines.sql.types import (
     BIGINT,
     BOOLEAN,
@@ -80,6 +81,16 @@ from pipelines.sql.types import (
 for family in (TEXT, MATH, COLLECTIONS, TIMES):
     register(family)
 
+# What every row of a source has besides its columns.
+ROW_COLUMNS = {ROWTIME: BIGINT, "ROWPARTITION": INT, "ROWOFFSET": BIGINT}
+COMPARISONS = {
+    "=": "EQUAL",
+    "<>": "NOT_EQUAL",
+    "<": "LESS_THAN",
+    "<=": "LESS_THAN_OR_EQUAL",
+    ">": "GREATER_THAN",
+    ">=": "GREATER_THAN_OR_EQUAL",
+}
 ARITHMETIC = ("+", "-", "*", "/", "%")
 INT_MAX, BIGINT_MAX = 2**31 - 1, 2**63 - 1
 NUMBER_LENGTH_MAX = 100
@@ -217,7 +228,11 @@ class Expressions:
         for argument in node.arguments:
             if isinstance(argument, Star):
                 raise Refusal(argument.at, f"{name}(*) is not possible", "only COUNT takes *")
-        return call_scalar(Call(name, node.at, tuple(self.value(argument) for argument in node.arguments)))
+        arguments = node.arguments
+        if name in UNIT_FIRST and arguments and isinstance(arguments[0], Column) and arguments[0].source is None:
+            unit = arguments[0]  # a unit is a word of its own there
+            arguments = (Text(unit.name.text, at=unit.at), *arguments[1:])
+        return call_scalar(Call(name, node.at, tuple(self.value(argument) for argument in arguments)))
 
     @staticmethod
     def unknown_function(name: str, at: int) -> Refusal:
@@ -258,7 +273,14 @@ class Expressions:
 
     def _comparison(self, node: Binary, lets_through: bool) -> Value:
         operator, left, right = node.operator, self.value(node.left), self.value(node.right)
-        left, right = self._comparable(left, right, ordered=operator not in ("=", "<>"))
+        try:
+            left, right = self._comparable(left, right, ordered=operator not in ("=", "<>"))
+        except Refusal as refusal:
+            a, b = (print_tree(part) for part in (node.left, node.right))
+            told = f"Cannot compare {a} ({left.type.sql}) to {b} ({right.type.sql}) with {COMPARISONS[operator]}"
+            if NULL in (left.type, right.type):
+                told = f"Comparison with NULL not supported: {a} {operator} {b}"
+            raise Refusal(refusal.at, f"{refusal.message}: {told}", refusal.hint) from refusal
         return condition(f"({left.text} {operator} {right.text})", node.at, lets_through)
 
     def _distinct(self, node: Distinct) -> Value:
@@ -273,19 +295,18 @@ class Expressions:
         """The two as they can be compared: a string beside a time is read as one, a date as its midnight."""
         for value in (left, right):
             if value.type == NULL:
-                raise Refusal(value.at, "Comparison with NULL not supported", "use IS NULL or IS NOT NULL")
+                raise Refusal(value.at, "a comparison with NULL is never true", "use IS NULL or IS NOT NULL")
             if ordered and value.type == BOOLEAN:
                 raise Refusal(value.at, "booleans have no order", "only = and <> compare booleans")
-            if ordered and value.type.is_nested or value.type.kind == "map":
-                raise Refusal(value.at, f"{value.type.sql} cannot be compared")
+        if left.type.is_nested or right.type.is_nested:
+            raise Refusal(left.at, f"{left.type.sql} cannot be compared", "compare what is in it")
         if common(left.type, right.type) is not None:
             return left, right
         for a, b in ((left, right), (right, left)):
             if a.type.is_time and (b.type == STRING or (a.type.kind, b.type.kind) == ("timestamp", "date")):
                 read = Value(b.cast(a.type), a.type, b.at)
                 return (left, read) if b is right else (read, right)
-        message = f"Operator cannot be used to compare {left.type.sql} with {right.type.sql}"
-        raise Refusal(left.at, f"cannot compare {left.type.kind} with {right.type.kind}: {message}", "use CAST")
+        raise Refusal(left.at, f"cannot compare {left.type.kind} with {right.type.kind}", "use CAST")
 
     def _sign(self, node: Sign) -> Value:
         inner = node.operand
@@ -347,6 +368,9 @@ class Expressions:
         results = [self.value(branch.result) for branch in node.branches]
         if node.default is not None:
             results.append(self.value(node.default))
+        if all(result.type == NULL for result in results):
+            told = "Invalid Case expression. All case branches have NULL type"
+            raise Refusal(results[0].at, f"CASE has no type: {told}", "give NULL a type: CAST(NULL AS STRING)")
         type_ = common_type(tuple(results), "CASE")
         texts = [result.cast(type_) for result in results]
         whens = " ".join(f"WHEN {when} THEN {then}" for when, then in zip(conditions, texts, strict=False))
@@ -385,12 +409,16 @@ def condition(text: str, at: int, lets_through: bool) -> Value:
 
 
 class RowExpressions(Expressions):
-    """Expressions over the rows of a source. `alias` is the name that may stand before a column."""
+    """Expressions over the rows of a source. `alias` is the name that may stand before a column.
+
+    `places` is whether any of them asks for a record's partition or offset.
+    """
 
     def __init__(self, source: Source, alias: str) -> None:
         super().__init__()
         self.source = source
         self.alias = alias
+        self.places = False
         self.place = "SELECT"
         self.types = {column.name: parse_type(column.type) for column in source.columns}
 
@@ -400,7 +428,7 @@ class RowExpressions(Expressions):
         if node.source is not None and node.source.text != self.alias:
             hint = f"the only source here is {self.alias}"
             raise Refusal(at, f"{node.source.text} is not a source of this query", hint)
-        if name in self.types or name == ROWTIME:
+        if name in self.types or name in ROW_COLUMNS:
             return name
         if name in WINDOW_BOUNDS:
             raise Refusal(at, f"window bound {name} may only stand in SELECT and HAVING of a windowed aggregation")
@@ -417,7 +445,8 @@ class RowExpressions(Expressions):
 
     def column(self, node: Column) -> Value:
         name = self.named(node)
-        return Value(quote(name), self.types.get(name, BIGINT), node.at)
+        self.places = self.places or name in ("ROWPARTITION", "ROWOFFSET")
+        return Value(quote(name), self.types.get(name, ROW_COLUMNS.get(name, BIGINT)), node.at)
 
     def aggregate(self, node: CallNode) -> Value:
         message = f"an aggregate may not stand in {self.place}"

@@ -13,7 +13,7 @@ from pipelines.sql.types import parse_type
 KEY_FORMATS = ("kafka", "json", "delimited", "none")
 VALUE_FORMATS = ("json", "delimited", "kafka", "none")
 KAFKA_KEYS = ("string", "int", "bigint")
-KAFKA_VALUES = ("string", "int", "bigint")
+KAFKA_VALUES = ("string", "int", "bigint", "double", "bytes")
 _DELIMITERS = {"SPACE": " ", "TAB": "\t"}
 
 
@@ -62,7 +62,8 @@ def checked(formats: Formats, columns: Sequence[Column], properties: Properties,
     if not keys:
         if "KEY_FORMAT" in properties and formats.key != "none":
             raise Refusal(given.at if given else at, f"Key format specified for {what} without key columns")
-        formats = replace(formats, key="none")
+        # FORMAT stays for the results that have a key.
+        formats = formats if "FORMAT" in properties else replace(formats, key="none")
     elif formats.key == "none":
         if given is not None:
             raise Refusal(

@@ -127,7 +127,8 @@ def _split(call: Call) -> Value:
     """Every part between delimiters, empty ones too; an empty delimiter gives the characters."""
     text, mark = call.want(0, "string").text, call.want(1, "string").text
     quoted = f"concat('\\\\Q', {mark}, '\\\\E')"
-    return call.result(f"CASE WHEN {mark} = '' THEN split({text}, '(?!^)') ELSE split({text}, {quoted}) END", STRINGS)
+    characters = f"filter(split({text}, ''), c -> c <> '')"
+    return call.result(f"CASE WHEN {mark} = '' THEN {characters} ELSE split({text}, {quoted}) END", STRINGS)
 
 
 def _json_array_contains(call: Call) -> Value:
@@ -151,7 +152,8 @@ def _trim_path(call: Call) -> Value:
 
 
 def _url(part: str) -> Scalar:
-    return shaped(f"try_parse_url({{0}}, '{part}')", STRING, "string")
+    """A part of a URL with its `%` decoded, in which a plus stays one."""
+    return shaped(f"try_url_decode(replace(try_parse_url({{0}}, '{part}'), '+', '%2B'))", STRING, "string")
 
 
 def _url_parameter(call: Call) -> Value:

@@ -10,6 +10,7 @@ from pipelines.sql.types import BIGINT, DATE, INT, STRING, TIME, TIMESTAMP, SqlT
 
 UNITS_MS = {"MILLISECONDS": 1, "SECONDS": 1_000, "MINUTES": 60_000, "HOURS": 3_600_000, "DAYS": 86_400_000}
 UNITS_MS |= {unit.removesuffix("S"): ms for unit, ms in UNITS_MS.items()}
+UNIT_FIRST = ("DATEADD", "DATESUB", "TIMEADD", "TIMESUB", "TIMESTAMPADD", "TIMESTAMPSUB")
 UNITS = (*UNITS_MS, "WEEK", "WEEKS", "MONTH", "MONTHS", "YEAR", "YEARS")
 DAY = 86_400_000
 

@@ -106,7 +106,7 @@ def build_lambda_call(node: Call, over: Expressions) -> Value:
     if len(lambdas) != len(rest) or len(rest) != wanted:
         raise Refusal(node.at, f"{node.function} of {operand.type.sql} takes {wanted} lambda functions")
     bodies = [_body(each, operand.type.inner, over) for each in lambdas]
-    texts = [f"({', '.join(names)}) -> {body.text}" for names, body in bodies]
+    texts = [f"{_listed(names)} -> {body.text}" for names, body in bodies]
     if node.function == "FILTER":
         if bodies[0][1].type != BOOLEAN:
             raise Refusal(lambdas[0].at, "FILTER needs a condition")
@@ -116,6 +116,11 @@ def build_lambda_call(node: Call, over: Expressions) -> Value:
         return Value(f"transform({operand.text}, {texts[0]})", array_of(bodies[0][1].type), node.at)
     type_ = map_of(bodies[0][1].type, bodies[1][1].type)
     return Value(f"transform_values(transform_keys({operand.text}, {texts[0]}), {texts[1]})", type_, node.at)
+
+
+def _listed(names: list[str]) -> str:
+    """The names as Spark has them: one stands alone."""
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
 
 def _reduce(node: Call, operand: Value, rest: tuple[Node, ...], over: Expressions) -> Value:

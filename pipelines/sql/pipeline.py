@@ -12,7 +12,7 @@ from pipelines.sql.names import PLAN_NAME
 from pipelines.sql.planner import Planned, plan_create, plan_insert, plan_name
 from pipelines.sql.read_statement import read_statement
 from pipelines.sql.script import Cursor, read_statements
-from pipelines.sql.tree import TABLE, CreateAs, CreateSource, InsertSelect
+from pipelines.sql.tree import CreateAs, CreateSource, InsertSelect
 
 TOPIC_LENGTH_MAX = 249
 CHANGELOG_SUFFIX = "-changelog"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelines.plan import EVERY_RECORD, Column, Output, Query, Source
 from pipelines.sql.casting import cast_text
@@ -60,7 +60,7 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
         group_by=computed.keys,
         aggregates=computed.aggregates,
         having=computed.having,
-        outputs=computed.outputs,
+        outputs=_typed(computed.outputs, formats.value, computed.columns),
         key_format=formats.key,
         output_topic=given_topic[0] if given_topic else topic,
         output_partitions=read_partitions(properties) or (0 if stateless else tasks),
@@ -106,7 +106,9 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
     """The plan of INSERT INTO … SELECT; `name` is the query's unless QUERY_ID is given."""
     target = require(catalogue, statement.name, "stream")
     if target.kind == TABLE:
-        raise Refusal(statement.name.at, f"{target.name} is a table; INSERT INTO … SELECT needs a stream")
+        raise Refusal(
+            statement.name.at, f"INSERT INTO can only be used to insert into a stream. {target.name} is a table"
+        )
     computed, relation = _compute(statement.query, STREAM, catalogue, target.name)
     _require_same(computed.columns, target, statement)
     sink = target.source
@@ -121,7 +123,7 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
         group_by=computed.keys,
         aggregates=(),
         having=None,
-        outputs=_widened(computed, target),
+        outputs=_typed(_widened(computed, target), sink.value_format, target.source.columns),
         key_format=target.key_format or "kafka",
         output_topic=target.source.topic,
         output_partitions=0,
@@ -133,6 +135,12 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
         wrapped=sink.wrapped,
     )
     return Planned(query, target)
+
+
+def _typed(outputs: tuple[Output, ...], form: str, columns: Sequence[Column]) -> tuple[Output, ...]:
+    """The outputs with their types where the format has to know them."""
+    types = {column.name: column.type for column in columns}
+    return tuple(replace(each, type=types[each.name]) for each in outputs) if form == "kafka" else outputs
 
 
 def _widened(computed: Computation, target: Relation) -> tuple[Output, ...]:
@@ -162,7 +170,7 @@ def _compute(select: Select, kind: str, catalogue: Catalogue, target: str) -> tu
         computed = plan(select, rows, target=target)
     except RecursionError:
         raise Refusal(select.at, "an expression is nested too deeply") from None
-    return computed, relation
+    return computed, replace(relation, source=replace(relation.source, places=rows.places))
 
 
 def _check_clauses(select: Select, kind: str, relation: Relation) -> None:

@@ -215,7 +215,8 @@ class _Reader:
         if word in ("MAP", "STRUCT") and cursor.next_is(TokenType.L_PAREN):
             cursor.index += 2
             return self._map(at) if word == "MAP" else self._struct(at)
-        if not _is_operand_name(start):
+        called = word in ("LEFT", "RIGHT") and cursor.next_is(TokenType.L_PAREN)
+        if not called and not _is_operand_name(start):
             raise Refusal(at, f"expected an expression, found {cursor.shown}")
         cursor.index += 1
         if word and cursor.accept_type(TokenType.L_PAREN):

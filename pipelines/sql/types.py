@@ -230,7 +230,7 @@ def castable(source: SqlType, target: SqlType) -> bool:
     if source.kind == "null" or source == target:
         return True
     if source.is_nested or target.is_nested:
-        return source.kind == target.kind and _castable_nested(source, target) or target == STRING
+        return (source.kind == target.kind and _castable_nested(source, target)) or target == STRING
     if "bytes" in (source.kind, target.kind):
         return False
     if STRING in (source, target):

@@ -57,9 +57,10 @@ class Memory:
 
 
 class EveryTopic:
-    """A world in which every topic exists and nothing has to be made."""
+    """A world in which every topic exists and nothing has to be made. No query has run, so each can be replaced."""
 
     default_tasks = TASKS
+    replaces_queries = True
 
     def require_sources(self, topics: list[str]) -> None:
         """They exist."""

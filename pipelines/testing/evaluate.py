@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.engine import records
-from pipelines.engine.decode import decoder
+from pipelines.engine.decode import decoder, with_columns
 from pipelines.engine.merge import MergeSql
 from pipelines.engine.projection import ProjectionJob
 from pipelines.engine.record_order import NO_TIME, RecordOrder
+from pipelines.engine.records import offsets, partitions, record_batch
 from pipelines.plan import Query
 from pipelines.testing.records import Window
 from pipelines.testing.topics import Stored, Topic
@@ -39,17 +39,18 @@ def _local(table: pa.Table, spark: SparkSession) -> DataFrame:
 
 
 def _decoded(query: Query, topic: Topic) -> pa.Table:
-    count = len(topic.records)
-    batch = records.record_batch(
-        pa.array([r.key for r in topic.records], pa.binary()),
-        pa.array([r.value for r in topic.records], pa.binary()),
+    """The topic's records as rows, all of partition 0 and in one task."""
+    stored, count = topic.records, len(topic.records)
+    batch = record_batch(
+        pa.array([record.key for record in stored], pa.binary()),
+        pa.array([record.value for record in stored], pa.binary()),
         partitions=pa.array([0] * count, pa.int32()),
         offsets=pa.array(range(count), pa.int64()),
-        times=pa.array([r.time_ms for r in topic.records], pa.int64()),
+        times=pa.array([record.time_ms for record in stored], pa.int64()),
     )
-    decoded = pa.Table.from_batches(decoder(query.source, None, lambda _records, _bad: None)([batch]))
-    decoded = decoded.append_column("__partition", records.partitions(batch))
-    return decoded.append_column("__offset", records.offsets(batch))
+    place = {"__partition": partitions, "__offset": offsets}
+    decode = with_columns(decoder(query.source, None, lambda _records, _bad: None), place)
+    return pa.Table.from_batches(decode([batch]))
 
 
 def _projected(query: Query, frame: DataFrame) -> Iterator[Stored]:
