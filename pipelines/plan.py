@@ -64,16 +64,24 @@ class GroupKey:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate call. `function` is one of count_all, count, sum, min, max, avg, or a fold; `name` is `A0`, `A1`, …
+    """One aggregate call. `function` is one of count_all, count, sum, min, max, avg, or of `ORDERED`; `name` is `A0`, …
 
-    `type` is the Spark SQL type of what is accumulated: the result's type, for avg that of the sum, and for a fold
-    (`engine/folds.py`) that of the argument.
+    `type` is the type of what is accumulated: the result's type, for avg that of the sum, and that of the argument for
+    those of `ORDERED`. `most` bounds how many values are kept; `nulls` counts null as a value.
     """
 
     name: str
     function: str
     argument: str | None
     type: str
+    most: int | None = None
+    nulls: bool = False
+
+
+# Aggregates that have to see their rows one after the other; the second kind keeps values, in a list.
+LATEST, EARLIEST, DEVIATION, VARIANCE = "latest_by_offset", "earliest_by_offset", "stddev_sample", "stddev_samp"
+LISTS = ("collect_list", "collect_set", "count_distinct", "earliest_n", "latest_n", "topk", "topkdistinct", "histogram")
+ORDERED = frozenset((LATEST, EARLIEST, DEVIATION, VARIANCE, *LISTS))
 
 
 @dataclass(frozen=True)
@@ -104,8 +112,6 @@ class Window:
     retention_ms: int
 
 
-# Aggregates whose parts merge in any order; all others take one row after the other.
-MERGEABLE = frozenset({"count_all", "count", "sum", "min", "max", "avg"})
 ON_COMMIT = "commit"
 EVERY_RECORD = "every-record"
 
@@ -154,9 +160,9 @@ class Query:
 
     @property
     def in_record_order(self) -> bool:
-        """Whether rows are taken one after the other: windows need stream time at each, every-record results and folds too."""
-        folds = any(aggregate.function not in MERGEABLE for aggregate in self.aggregates)
-        return not self.stateless and (self.window is not None or self.emission == EVERY_RECORD or folds)
+        """Whether rows are taken one after the other: windows need stream time at each, every-record results too."""
+        one_by_one = self.window is not None or self.emission == EVERY_RECORD
+        return not self.stateless and (one_by_one or any(a.function in ORDERED for a in self.aggregates))
 
     @property
     def store(self) -> str:
@@ -175,10 +181,11 @@ _LATER_QUERY = (
     "changelog",
     "timestamp",
 )
+_LATER_AGGREGATE = ("most", "nulls")
 _LATER_SOURCE = ("key_format", "key_delimiter", "value_delimiter", "wrapped", "timestamp", "timestamp_format", "places")
 
 
-def _used(values: dict[str, Any], kind: type[Query] | type[Source], later: tuple[str, ...]) -> dict[str, Any]:
+def _used(values: dict[str, Any], kind: type[Query | Source | Aggregate], later: tuple[str, ...]) -> dict[str, Any]:
     defaults = {field.name: field.default for field in fields(kind)}
     return {name: value for name, value in values.items() if name not in later or value != defaults[name]}
 
@@ -190,6 +197,7 @@ def query_to_json(query: Query) -> str:
         {name: value for name, value in output.items() if value or name != "type"} for output in used["outputs"]
     ]
     used["source"] = _used(used["source"], Source, _LATER_SOURCE)
+    used["aggregates"] = [_used(aggregate, Aggregate, _LATER_AGGREGATE) for aggregate in used["aggregates"]]
     return json.dumps({"version": PLAN_VERSION, **used}, sort_keys=True, separators=(",", ":"))
 
 

@@ -7,6 +7,7 @@ the committed position; otherwise the reader is told to recover first.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.engine.decode import arrow_type
 from pipelines.engine.merge import WINDOW_BOUNDS, state_parts
 from pipelines.engine.statecodec import StateCodec
-from pipelines.plan import Aggregate, GroupKey, Query
+from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, GroupKey, Query
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
@@ -214,8 +215,24 @@ def column_of(aggregate: Aggregate, query: Query) -> str:
 
 
 def _aggregate_value(aggregate: Aggregate, states: dict[str, list[Any]], row: int) -> Any:
-    if aggregate.function != "avg":
-        found = states[aggregate.name][row]
-        return 0 if found is None and aggregate.function == "sum" else found
-    count = states[f"{aggregate.name}_count"][row]
-    return states[f"{aggregate.name}_sum"][row] / count if count else 0.0
+    """The aggregate's value from its parts, as `MergeSql` computes it."""
+    name, function = aggregate.name, aggregate.function
+    if function == "avg":
+        count = states[f"{name}_count"][row]
+        return states[f"{name}_sum"][row] / count if count else 0.0
+    if function in (DEVIATION, VARIANCE):
+        count = states[f"{name}_count"][row] or 0
+        spread = states[f"{name}_squares"][row] / (count - 1) if count > 1 else 0.0
+        return math.sqrt(spread) if function == DEVIATION else spread
+    found = states[name][row]
+    if function in LISTS:
+        return _kept(function, found)
+    return 0 if found is None and function == "sum" else found
+
+
+def _kept(function: str, state: str | None) -> Any:
+    """What a list's state holds: the values, their number, or how often each occurs."""
+    kept = json.loads(state or ("{}" if function == "histogram" else "[]"))
+    if function == "histogram":
+        return kept
+    return len(kept) if function == "count_distinct" else [json.loads(value) for value in kept]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines.engine.encode import key_fields_bytes, value_bytes
-from pipelines.engine.folds import is_fold, result_sql
-from pipelines.plan import Aggregate, GroupKey, Query
+from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, GroupKey, Query
+from pipelines.sql.types import parse_type
 from statestore.errors import InvalidConfig
 
 
@@ -39,8 +39,8 @@ _ADD = "CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {o
 
 
 def state_parts(aggregate: Aggregate) -> list[Part]:
-    """The parts that the state keeps of one aggregate."""
-    name, kind, of = aggregate.name, aggregate.type, aggregate.argument
+    """The parts that the state keeps of one aggregate. Those of `plan.ORDERED` have no partial and do not merge."""
+    name, kind, of = aggregate.name, parse_type(aggregate.type).ddl, aggregate.argument
     match aggregate.function:
         case "count_all":
             return [Part(name, kind, "count_all", "count(1)", _ADD)]
@@ -55,8 +55,13 @@ def state_parts(aggregate: Aggregate) -> list[Part]:
         case "avg":
             count = Part(f"{name}_count", "bigint", "count", f"count({of})", _ADD)
             return [Part(f"{name}_sum", kind, "sum", f"sum({of})", _ADD), count]
-        case fold if is_fold(fold):
-            return [Part(name, "string", fold, "", "")]
+        case "latest_by_offset" | "earliest_by_offset":
+            return [Part(name, kind, aggregate.function, "", "")]
+        case "stddev_sample" | "stddev_samp":
+            operations = {"sum": kind, "count": "bigint", "squares": "double"}
+            return [Part(f"{name}_{operation}", of_, operation, "", "") for operation, of_ in operations.items()]
+        case function if function in LISTS:
+            return [Part(name, "string", function, "", "")]
         case other:
             raise InvalidConfig("plan has an unknown aggregate", function=other)
 
@@ -66,10 +71,26 @@ def _value(aggregate: Aggregate, prefix: str) -> str:
     if aggregate.function == "avg":
         total, count = f"`{prefix}{aggregate.name}_sum`", f"`{prefix}{aggregate.name}_count`"
         return f"CASE WHEN {count} > 0 THEN CAST({total} AS DOUBLE) / {count} ELSE 0.0D END"
+    if aggregate.function in (DEVIATION, VARIANCE):
+        squares, count = f"`{prefix}{aggregate.name}_squares`", f"`{prefix}{aggregate.name}_count`"
+        variance = f"{squares} / ({count} - 1)"
+        root = f"sqrt({variance})" if aggregate.function == DEVIATION else variance
+        return f"CASE WHEN {count} > 1 THEN {root} ELSE 0.0D END"
     part = f"`{prefix}{aggregate.name}`"
-    if is_fold(aggregate.function):
-        return result_sql(aggregate.function, aggregate.type, part)
-    return f"coalesce({part}, CAST(0 AS {aggregate.type}))" if aggregate.function == "sum" else part
+    if aggregate.function in LISTS:
+        return _listed(aggregate, part)
+    return f"coalesce({part}, CAST(0 AS {parse_type(aggregate.type).ddl}))" if aggregate.function == "sum" else part
+
+
+def _listed(aggregate: Aggregate, part: str) -> str:
+    """The value of a part that is a list of JSON texts, or for a histogram an object of counts."""
+    match aggregate.function:
+        case "count_distinct":
+            return f"CAST(coalesce(json_array_length({part}), 0) AS BIGINT)"
+        case "histogram":
+            return f"from_json({part}, 'map<string,bigint>')"
+    joined = f"concat('[', array_join(from_json({part}, 'array<string>'), ','), ']')"
+    return f"from_json({joined}, 'array<{parse_type(aggregate.type).ddl}>')"
 
 
 def key_bytes(query: Query, group_by: tuple[GroupKey, ...]) -> str:

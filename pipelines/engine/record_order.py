@@ -21,11 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.engine.decode import arrow_type
+from pipelines.engine.lists import lists
 from pipelines.engine.merge import MERGED, STORED, WINDOW_BOUNDS, Part, state_parts
-from pipelines.engine.runs import Runs, running
+from pipelines.engine.runs import Runs, by_offset, running, squares
 from pipelines.engine.statecodec import StateCodec
 from pipelines.engine.windowing import assign, store_keys, window_ends
-from pipelines.plan import EVERY_RECORD, Aggregate, Query
+from pipelines.plan import EARLIEST, EVERY_RECORD, LATEST, LISTS, Aggregate, Query
+from pipelines.sql.types import parse_type
 
 NO_TIME = -1
 ARGUMENT = "__a_"
@@ -60,7 +62,7 @@ class RecordOrder:
 
     def ddl(self) -> str:
         """Schema of the rows that go out, as Spark DDL; token, stream time and drops are added by the caller."""
-        keys = [f"`{key.name}` {key.type}" for key in self.query.group_by]
+        keys = [f"`{key.name}` {parse_type(key.type).ddl}" for key in self.query.group_by]
         bounds = [f"`{name}` bigint" for name in WINDOW_BOUNDS] if self.query.window is not None else []
         parts = [f"`{prefix}{part.name}` {part.type}" for prefix in (STORED, MERGED) for part, _ in self._parts]
         head = ["__key binary", "__dead string", "__time bigint", "__old_time bigint", "__last boolean"]
@@ -109,7 +111,17 @@ class RecordOrder:
                 argument = _one(live.column(f"{ARGUMENT}{aggregate.name}"))
                 if part.operation == "count":
                     argument = argument if pa.types.is_boolean(argument.type) else argument.is_valid()
-            slots[part.name] = running(part.operation, runs, old, argument)
+            if part.operation == "squares":
+                sums, counts = (slots[f"{aggregate.name}_{name}"] for name in ("sum", "count"))
+                slots[part.name] = squares(runs, old, argument, sums=sums, counts=counts)
+            elif part.operation in LISTS:
+                slots[part.name] = lists(aggregate, runs, old, argument, every=self._every)
+            elif part.operation in (LATEST, EARLIEST):
+                latest = part.operation == LATEST
+                seen = None if not aggregate.nulls else old_times.is_valid()
+                slots[part.name] = by_offset(runs, old, argument, seen=seen, latest=latest)
+            else:
+                slots[part.name] = running(part.operation, runs, old, argument)
         return slots
 
     def _table(
@@ -151,7 +163,9 @@ def _argument(aggregate: Aggregate) -> str:
     """What the operator gets of an argument: for COUNT only whether there is a value."""
     if aggregate.function == "count":
         return f"({aggregate.argument}) IS NOT NULL AS `{ARGUMENT}{aggregate.name}`"
-    return f"CAST({aggregate.argument} AS {aggregate.type}) AS `{ARGUMENT}{aggregate.name}`"
+    if aggregate.function in LISTS:
+        return f"to_json(named_struct('v', {aggregate.argument})) AS `{ARGUMENT}{aggregate.name}`"
+    return f"CAST({aggregate.argument} AS {parse_type(aggregate.type).ddl}) AS `{ARGUMENT}{aggregate.name}`"
 
 
 def record_order(rows: pa.Table) -> pa.Array:

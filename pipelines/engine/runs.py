@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.engine.decimals import from_unscaled, unscaled
-from pipelines.engine.folds import folded, is_fold
 from statestore.errors import InvalidConfig
 
 Ints = npt.NDArray[np.int64]
@@ -99,19 +98,40 @@ def running(operation: str, runs: Runs, heads: pa.Array, rows: pa.Array | None) 
             return _extremes(runs, heads, rows, np.fmin)
         case "max":
             return _extremes(runs, heads, rows, np.maximum)
-        case fold if is_fold(fold) and rows is not None:
-            return _folded(fold, runs, heads, rows)
         case other:
             raise InvalidConfig("plan has an unknown aggregate", function=other)
 
 
-def _folded(fold: str, runs: Runs, heads: pa.Array, rows: pa.Array) -> pa.Array:
-    run_of = np.searchsorted(runs.heads, runs.slots, side="right") - 1
-    states = heads.to_pylist()
-    slots = np.empty(runs.size, dtype=object)
-    slots[runs.heads] = states
-    slots[runs.slots] = folded(fold, states, run_of.tolist(), rows.to_pylist())
-    return pa.array(slots, heads.type)
+def by_offset(runs: Runs, heads: pa.Array, rows: pa.Array, *, seen: pa.BooleanArray | None, latest: bool) -> pa.Array:
+    """The newest or the oldest value so far, of any type.
+
+    With `seen`, whether a run had rows before, nulls are values; without, they are passed over.
+    """
+    values = pa.concat_arrays([heads, rows])
+    place = runs.spread(np.arange(runs.count), np.arange(runs.count, len(values)))
+    counts = _valid(values)[place] if seen is None else runs.spread(_flags(seen), np.ones(len(rows), dtype=np.bool_))
+    if latest:
+        slots = runs.newest(counts)
+    else:
+        # The first true slot of a run is the newest of those that are true for the first time.
+        first = counts & (runs.sums(counts.astype(np.int64)) == 1)
+        slots = runs.newest(first)
+    return values.take(pa.array(place[slots], mask=slots < 0))
+
+
+def squares(runs: Runs, heads: pa.Array, rows: pa.Array, *, sums: pa.Array, counts: pa.Array) -> pa.Array:
+    """The sum of squared distances from the mean, updated value by value as Youngs and Cramer do.
+
+    `sums` and `counts` are the running ones, after each row.
+    """
+    known = runs.spread(np.zeros(runs.count, dtype=np.bool_), _valid(rows))
+    value = runs.spread(np.zeros(runs.count, dtype=_filled(rows, 0).dtype), _filled(rows, 0))
+    count = _filled(counts, 0).astype(np.float64)
+    delta = (value * _filled(counts, 0) - _filled(sums, 0)).astype(np.float64)
+    grown = known & (count > 1)
+    steps = np.where(grown, delta * delta / np.where(grown, count * (count - 1), 1.0), 0.0)
+    steps[runs.heads] = _filled(heads, 0.0)
+    return pa.array(runs.accumulate(np.add, steps), pa.float64())
 
 
 def _counts(runs: Runs, heads: pa.Array, rows: pa.Array | None) -> pa.Array:
@@ -177,8 +197,12 @@ def _ever_known(runs: Runs, heads: pa.Array, rows: pa.Array) -> Bools:
 
 
 def _valid(array: pa.Array) -> Bools:
-    valid: Bools = array.is_valid().to_numpy(zero_copy_only=False)
-    return valid
+    return _flags(array.is_valid())
+
+
+def _flags(array: pa.BooleanArray) -> Bools:
+    flags: Bools = array.to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _filled(array: pa.Array, value: Any) -> Values:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pipelines.plan import Aggregate, GroupKey
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import Expressions, RowExpressions
-from pipelines.sql.functions import AGGREGATES, COLLECTING, Value
+from pipelines.sql.functions import AGGREGATES, Value
 from pipelines.sql.names import WINDOW_BOUNDS, quote
 from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
+from pipelines.sql.ordered import ORDERED_CALLS, plan_ordered
 from pipelines.sql.printer import print_tree
-from pipelines.sql.types import (
-    BIGINT,
-    BOOLEAN,
-    BYTES,
-    DOUBLE,
-    NULL,
-    STRING,
-    SqlType,
-    array_of,
-    decimal,
-    map_of,
-    parse_type,
-)
+from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal, parse_type
 
 CONSTANTS = (Text, Number, Null, Truth)
 
@@ -45,7 +36,7 @@ class ResultExpressions(Expressions):
         self.keys = keys
         self.item: Node | None = None
         self.bounds = frozenset(WINDOW_BOUNDS if windowed else ())
-        self.entries: dict[tuple[str, str | None], Aggregate] = {}
+        self.entries: dict[Aggregate, Aggregate] = {}
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
@@ -80,56 +71,35 @@ class ResultExpressions(Expressions):
         name, at, arguments = node.function, node.at, node.arguments
         if name == "COUNT" and not arguments:
             return self._entry("count_all", None, BIGINT, BIGINT, at)
-        if name in COLLECTING:
-            return self._collecting(node)
+        if name in ORDERED_CALLS and arguments and not isinstance(arguments[0], Star):
+            self._require_row(arguments[0])
+            ordered = plan_ordered(node, self.rows.value(arguments[0]))
+            return Value(quote(self._shared(ordered.aggregate).name), ordered.type, at)
         if len(arguments) != 1:
             raise Refusal(at, f"{name} takes 1 argument, not {len(arguments)}")
         if isinstance(arguments[0], Star):
             if name != "COUNT":
                 raise Refusal(arguments[0].at, f"{name}(*) is not possible", "only COUNT takes *")
             return self._entry("count_all", None, BIGINT, BIGINT, at)
-        if has_aggregate(arguments[0]):
-            raise Refusal(arguments[0].at, "an aggregate may not stand in another's argument")
+        self._require_row(arguments[0])
         argument = self.rows.value(arguments[0])
         type_ = aggregate_type(name, argument)
         text = argument.cast(DOUBLE) if name == "AVG" and argument.type.kind == "decimal" else argument.text
         accumulated = BIGINT if name == "AVG" and argument.type.is_integer else type_
         return self._entry(name.lower(), text, type_, accumulated, at)
 
-    def _collecting(self, node: Call) -> Value:
-        """An aggregate that keeps a list; TOPK and, if they shall give several, the offset functions take its length."""
-        name, arguments = node.function, node.arguments
-        if not 1 <= len(arguments) <= 2 or isinstance(arguments[0], Star):
-            raise Refusal(node.at, f"{name} takes 1 or 2 arguments, not {len(arguments)}")
-        if has_aggregate(arguments[0]):
-            raise Refusal(arguments[0].at, "an aggregate may not stand in another's argument")
-        argument = self.rows.value(arguments[0])
-        if argument.type.is_nested or argument.type == BYTES or argument.type == NULL:
-            raise Refusal(argument.at, f"{name} of {argument.type.sql} is not supported yet")
-        function = {"EARLIEST_BY_OFFSET": "earliest", "LATEST_BY_OFFSET": "latest"}.get(name, name.lower())
-        several = f"{name} takes a literal number" if len(arguments) == 2 or name.startswith("TOPK") else ""
-        limit = self.rows.value(arguments[1]).literal if len(arguments) == 2 else None
-        if several and (limit is None or limit < 1):
-            raise Refusal(node.at, several, "for example 3")
-        if limit is not None and function in ("earliest", "latest"):
-            function += "_n"
-        if function in ("earliest", "latest"):
-            limit = 1
-        type_ = array_of(argument.type)
-        if name == "COUNT_DISTINCT":
-            type_ = BIGINT
-        elif name == "HISTOGRAM":
-            type_ = map_of(STRING, BIGINT)
-        elif function in ("earliest", "latest"):
-            type_ = argument.type
-        text = argument.cast(STRING) if name == "HISTOGRAM" else argument.text
-        accumulated = STRING if name == "HISTOGRAM" else argument.type
-        return self._entry(function if limit is None else f"{function}:{limit}", text, type_, accumulated, node.at)
-
     def _entry(self, function: str, argument: str | None, type_: SqlType, accumulated: SqlType, at: int) -> Value:
-        new = Aggregate(f"A{len(self.entries)}", function, argument, accumulated.spark)
-        entry = self.entries.setdefault((function, argument), new)
+        entry = self._shared(Aggregate("", function, argument, accumulated.spark))
         return Value(quote(entry.name), type_, at)
+
+    def _shared(self, wanted: Aggregate) -> Aggregate:
+        """The aggregate that is like this one apart from its name, made if there is none."""
+        return self.entries.setdefault(wanted, replace(wanted, name=f"A{len(self.entries)}"))
+
+    @staticmethod
+    def _require_row(argument: Node) -> None:
+        if has_aggregate(argument):
+            raise Refusal(argument.at, "an aggregate may not stand in another's argument")
 
 
 def aggregate_type(name: str, argument: Value) -> SqlType:

@@ -26,19 +26,24 @@ from pipelines.sql.types import (
     decimal,
 )
 
-# Aggregates that keep a list of values.
-COLLECTING = (
+AGGREGATES = (
+    "COUNT",
+    "SUM",
+    "MIN",
+    "MAX",
+    "AVG",
     "COLLECT_LIST",
     "COLLECT_SET",
     "COUNT_DISTINCT",
     "EARLIEST_BY_OFFSET",
     "HISTOGRAM",
     "LATEST_BY_OFFSET",
+    "STDDEV_SAMP",
+    "STDDEV_SAMPLE",
     "TOPK",
     "TOPKDISTINCT",
 )
-AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG", *COLLECTING)
-AGGREGATES_NOT_YET = frozenset(["ATTR", "CORRELATION", "STDDEV_SAMP", "STDDEV_SAMPLE"])
+AGGREGATES_NOT_YET = frozenset(["ATTR", "COLLECT_MAP", "CORRELATION", "SUM_LIST"])
 NOT_DETERMINISTIC = frozenset(
     [
         "CURRENT_DATE",

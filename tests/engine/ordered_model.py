@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -101,6 +102,17 @@ def after(function: str, old: Any, record: Input) -> Any:
             return _or(old, record.m, lambda: max(old, record.m))
         case "min_x":
             return _or(old, record.x, lambda: min(old, record.x))
+        case "latest":
+            return old if record.t is None else record.t
+        case "latest_or_null":
+            return record.t
+        case "earliest":
+            return record.t if old is None else old
+        case "topk":
+            kept = sorted(
+                [*json.loads(old or "[]"), *([] if record.x is None else [str(record.x)])], key=int, reverse=True
+            )
+            return json.dumps(kept[:2], separators=(",", ":"))
     raise AssertionError(function)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
+from statistics import variance
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,10 @@ AGGREGATES = {
     "max": Aggregate("A6", "max", "`T`", "string"),
     "max_m": Aggregate("A7", "max", "`M`", "decimal(20,2)"),
     "min_x": Aggregate("A8", "min", "`X`", "int"),
+    "latest": Aggregate("A9", "latest_by_offset", "`T`", "string"),
+    "latest_or_null": Aggregate("A10", "latest_by_offset", "`T`", "string", nulls=True),
+    "earliest": Aggregate("A11", "earliest_by_offset", "`T`", "string"),
+    "topk": Aggregate("A12", "topk", "`X`", "bigint", most=2),
 }
 SOURCE = Source("S", "s", "json", ())
 QUERY = Query(
@@ -89,7 +94,10 @@ def table(records: list[Input]) -> pa.Table:
     for name, aggregate in AGGREGATES.items():
         if aggregate.argument is not None:
             field = aggregate.argument.strip("`").lower()
-            values = pa.array([getattr(r, field) for r in records], TYPES[field])
+            plain = [getattr(r, field) for r in records]
+            if name == "topk":
+                plain, field = ["{}" if value is None else f'{{"v":{value}}}' for value in plain], "t"
+            values = pa.array(plain, TYPES[field])
             kind = pa.int32() if aggregate.type == "int" else values.type
             columns[f"__a_{aggregate.name}"] = values.is_valid() if name == "count" else values.cast(kind)
     return pa.table(columns)
@@ -168,6 +176,48 @@ def test_seven_late_records_of_kafka_streams_own_case() -> None:
     assert 7 == task.dropped
     found = [(row[1], row[3]["A0"]) for row in plain(rows, True)]
     assert [(95, 1), (100, 1), (5, 1), (5, 2), (100, 2), (105, 1), (100, 3), (105, 2)] == found
+
+
+@pytest.mark.parametrize("kind", ["bigint", "double"])
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_the_deviation_is_that_of_all_values_so_far(kind: str, data: st.DataObject) -> None:
+    number = st.integers(-1000, 1000) if kind == "bigint" else st.floats(-1e6, 1e6)
+    values = data.draw(st.lists(st.none() | number, min_size=1, max_size=30))
+    order = RecordOrder(
+        replace(QUERY, aggregates=(Aggregate("A0", "stddev_samp", "`X`", kind),), emission=EVERY_RECORD)
+    )
+    rows = table([Input(0, n, n, "k", None, None, None, None) for n in range(len(values))])
+    rows = rows.drop_columns([name for name in rows.column_names if name.startswith("__a_")]).append_column(
+        "__a_A0", pa.array(values, pa.int64() if kind == "bigint" else pa.float64())
+    )
+    found = order.rows(rows, lambda keys: pa.nulls(len(keys), pa.binary()), NO_TIME).rows.to_pylist()
+    for number_of, row in enumerate(found, start=1):
+        seen = [value for value in values[:number_of] if value is not None]
+        assert len(seen) == row["__m_A0_count"]
+        if len(seen) > 1:
+            assert variance(seen) * (len(seen) - 1) == pytest.approx(row["__m_A0_squares"], rel=1e-6, abs=1e-3)
+
+
+def test_what_lists_keep() -> None:
+    kept = {
+        "collect_list": '["1","null","2","1"]',
+        "collect_set": '["1","null","2"]',
+        "count_distinct": '["1","2"]',
+        "earliest_n": '["1","2"]',
+        "latest_n": '["2","1"]',
+        "topk": '["2","1"]',
+        "topkdistinct": '["2","1"]',
+    }
+    aggregates = tuple(Aggregate(f"A{n}", name, "`X`", "bigint", most=2) for n, name in enumerate(kept))
+    order = RecordOrder(replace(QUERY, aggregates=aggregates, emission=ON_COMMIT))
+    rows = table([Input(0, n, n, "k", None, None, None, None) for n in range(4)])
+    rows = rows.drop_columns([name for name in rows.column_names if name.startswith("__a_")])
+    for aggregate in aggregates:
+        texts = ['{"v":1}', "{}", '{"v":2}', '{"v":1}']
+        rows = rows.append_column(f"__a_{aggregate.name}", pa.array(texts))
+    (found,) = order.rows(rows, lambda keys: pa.nulls(len(keys), pa.binary()), NO_TIME).rows.to_pylist()
+    assert list(kept.values()) == [found[f"__m_{aggregate.name}"] for aggregate in aggregates]
 
 
 def test_dead_letters_come_along_and_a_batch_of_nothing_else_asks_nothing_twice() -> None:
