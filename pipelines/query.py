@@ -6,6 +6,8 @@ the committed position; otherwise the reader is told to recover first.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Iterator
@@ -19,7 +21,8 @@ from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.engine.decode import arrow_type
 from pipelines.engine.merge import WINDOW_BOUNDS, state_parts
 from pipelines.engine.statecodec import StateCodec
-from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, GroupKey, Query
+from pipelines.engine.values import key_reader
+from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, Column, GroupKey, Query, Source
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
@@ -87,7 +90,17 @@ def encode_key(query: Query, text: str) -> bytes:
         fields = {key.name: value for key, value in zip(query.group_by, values, strict=True)}
     named = {str(name).upper(): value for name, value in fields.items()}
     ordered = {key.name: named.get(key.name.upper()) for key in query.group_by}
+    if query.key_format == "delimited":
+        return _delimited(list(ordered.values()), query.key_delimiter)
+    if len(ordered) == 1:
+        return json.dumps(next(iter(ordered.values())), ensure_ascii=False).encode()
     return json.dumps(ordered, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _delimited(values: list[Any], delimiter: str) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator="").writerow(values)
+    return text.getvalue().encode()
 
 
 def _encode_plain(key: GroupKey, text: str) -> bytes:
@@ -105,12 +118,10 @@ def decode_key(query: Query, raw: bytes) -> dict[str, Any]:
         raw, start_ms, _ = window.unpack(raw)
         bounds = zip(WINDOW_BOUNDS, (start_ms, window_end(start_ms, query.window.size_ms)), strict=True)
         return decode_key(replace(query, window=None), raw) | dict(bounds)
-    if query.key_format == "json":
-        fields: dict[str, Any] = json.loads(raw)
-        return fields
-    key = query.group_by[0]
-    value: Any = raw.decode() if key.type == "string" else int.from_bytes(raw, "big", signed=True)
-    return {key.name: value}
+    columns = tuple(Column(key.name, key.name, key.type, key=True) for key in query.group_by)
+    source = Source(query.name, "", "json", columns, query.key_format, query.key_delimiter)
+    values = key_reader(source, columns)(raw)
+    return {column.name: value for column, value in zip(columns, values, strict=True)}
 
 
 class StoreReader:

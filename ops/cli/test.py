@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,7 +70,7 @@ def _outcomes(
         if statements or inputs or outputs:
             raise typer.BadParameter("give DIR, or -s, -i and -o")
         for case in case_folders(folder):
-            yield run_case(lambda case=case: read_folder(case), case.name, session)
+            yield run_case(partial(read_folder, case), case.name, session)
         return
     if statements is None or inputs is None or outputs is None:
         raise typer.BadParameter("give DIR, or -s, -i and -o")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr
 
 from pipelines.engine.batch import Counts, StagedBatch, staged
 from pipelines.engine.decode import NULL_VALUE, Decoder, decoded_ddl, decoder, with_columns
@@ -49,11 +50,20 @@ class ProjectionJob:
         A row whose value is null is a result whose value is null, unless WHERE asks about it. In a table's changelog a
         row that WHERE does not let through deletes what was there, and a row without a key is none.
         """
+        if self.query.timestamp is not None:
+            error = f"coalesce(__error, CASE WHEN {self._time()} >= 0 THEN NULL ELSE 'result has no time' END)"
+            decoded = decoded.withColumn("__error", expr(error))
         if self.query.changelog:
             decoded = decoded.where(f"({_FAILED}) OR {self._known_key()}")
         elif self.query.where is not None:
             decoded = decoded.where(f"({_FAILED}) OR (__error IS NULL AND ({self.query.where}))")
         return decoded.selectExpr(*self._emitted())
+
+    def _time(self) -> str:
+        """A result's time; a tombstone and a bad record keep their own."""
+        if self.query.timestamp is None:
+            return "ROWTIME"
+        return f"CASE WHEN __error IS NULL THEN CAST({self.query.timestamp} AS BIGINT) ELSE ROWTIME END"
 
     def _known_key(self) -> str:
         keys = [f"`{column.name}` IS NOT NULL" for column in self.query.source.columns if column.key]
@@ -72,12 +82,11 @@ class ProjectionJob:
         shown = "__error IS NULL"
         if query.changelog and query.where is not None:
             shown += f" AND ({query.where})"
-        time = "ROWTIME" if query.timestamp is None else f"CAST({query.timestamp} AS BIGINT)"
         return [
             f"CASE WHEN NOT ({_FAILED}) THEN {key_bytes(query, query.group_by)} END AS __key",
             f"CASE WHEN {shown} THEN {value_bytes(query)} END AS __value",
             f"CASE WHEN {_FAILED} THEN {DEAD.format(reason='__error')} END AS __dead",
-            f"{time} AS __time",
+            f"{self._time()} AS __time",
             "__partition",
         ]
 

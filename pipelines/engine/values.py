@@ -48,7 +48,14 @@ def _reader(form: str, delimiter: str, columns: Sequence[Column], *, wrapped: bo
 
 
 def _json(raw: bytes) -> Any:
-    return json.loads(raw, parse_float=Decimal, parse_constant=_no_constant)
+    return json.loads(raw, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field is given twice")
+    return fields
 
 
 def _no_constant(text: str) -> Any:
@@ -57,7 +64,7 @@ def _no_constant(text: str) -> Any:
 
 def _fields(value: Any, names: Sequence[str], types: Sequence[SqlType]) -> Row:
     if not isinstance(value, dict):
-        raise ValueError("value is not a JSON object")
+        raise ValueError("value is not a JSON object")  # noqa: TRY004  # it is data
     upper = {name.upper(): field for name, field in value.items()}
     found = (value[name] if name in value else upper.get(name.upper()) for name in names)
     return [fitted(field, type_) for field, type_ in zip(found, types, strict=True)]
@@ -131,12 +138,14 @@ def _boolean(value: Any) -> bool:
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
-        raise ValueError(f"{type(value).__name__} is no number")
+        raise ValueError(f"{type(value).__name__} is no number")  # noqa: TRY004  # it is data
     return value.strip() if isinstance(value, str) else value
 
 
 def _integer(value: Any, kind: str) -> int:
     number = int(_number(value))
+    if isinstance(value, float | Decimal) and number != value:
+        raise ValueError(f"{value} is no whole number")
     bits = _BITS[kind]
     if not -(2**bits) <= number < 2**bits:
         raise ValueError(f"{number} is too large for {kind}")

@@ -33,8 +33,12 @@ def created(relation: Relation) -> CreateSource:
     )
     source = relation.source
     given = {"KAFKA_TOPIC": source.topic, "VALUE_FORMAT": source.value_format}
-    if any(column.key for column in source.columns) and source.key_format != "kafka":
+    has_key = any(column.key for column in source.columns)
+    if has_key and source.key_format != "kafka":
         given["KEY_FORMAT"] = source.key_format
+    if not has_key and source.key_format == source.value_format != "kafka":
+        # The format that a result's key will have.
+        given = {"KAFKA_TOPIC": source.topic, "FORMAT": source.value_format}
     for name, delimiter in (("KEY_DELIMITER", source.key_delimiter), ("VALUE_DELIMITER", source.value_delimiter)):
         if delimiter != ",":
             given[name] = _DELIMITERS.get(delimiter, delimiter)

@@ -11,6 +11,7 @@ from pipelines.sql.functions import AGGREGATES, Value
 from pipelines.sql.names import WINDOW_BOUNDS, quote
 from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
 from pipelines.sql.ordered import ORDERED_CALLS, plan_ordered
+from pipelines.sql.printer import print_tree
 from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal, parse_type
 
 CONSTANTS = (Text, Number, Null, Truth)
@@ -24,7 +25,7 @@ def has_aggregate(node: Node) -> bool:
 class ResultExpressions(Expressions):
     """Expressions over group keys and aggregates. Equal aggregate calls share one of `aggregates`.
 
-    `keys` maps the text of a group expression to its key. Aggregates have the types that Spark computes: counts and
+    `item` is the whole item of SELECT for errors, None in HAVING. `keys` maps the text of a group expression to its key. Aggregates have the types that Spark computes: counts and
     sums of integers are bigint, averages double (a decimal is averaged as double, as ksqlDB does). If it is `windowed`
     there are the window's bounds too.
     """
@@ -33,6 +34,7 @@ class ResultExpressions(Expressions):
         super().__init__()
         self.rows = rows
         self.keys = keys
+        self.item: Node | None = None
         self.bounds = frozenset(WINDOW_BOUNDS if windowed else ())
         self.entries: dict[Aggregate, Aggregate] = {}
 
@@ -60,7 +62,9 @@ class ResultExpressions(Expressions):
         if self.is_bound(node):
             return Value(quote(node.name.text), BIGINT, node.at)
         name = self.rows.named(node)
-        told = f"Non-aggregate {self.rows.place} expression(s) not part of GROUP BY: {name}"
+        plural = "expression(s)" if self.item is not None else "expression"
+        shown = print_tree(self.item) if self.item is not None else name
+        told = f"Non-aggregate {self.rows.place} {plural} not part of GROUP BY: {shown}"
         raise Refusal(node.at, f"column {name} is neither grouped nor aggregated: {told}", f"add {name} to GROUP BY")
 
     def aggregate(self, node: Call) -> Value:

@@ -90,6 +90,8 @@ def _nested(text: str, source: SqlType, target: SqlType, depth: int) -> str:
     known = dict(zip(source.names, source.inner, strict=True))
     fields = []
     for name, type_ in zip(target.names, target.inner, strict=True):
-        value = cast_text(f"{text}.`{name}`", known[name], type_, depth + 1) if name in known else None
-        fields.append(f"'{name}', {value or f'CAST(NULL AS {type_.ddl})'}")
+        value = f"CAST(NULL AS {type_.ddl})"
+        if name in known:
+            value = cast_text(f"{text}.`{name}`", known[name], type_, depth + 1)
+        fields.append(f"'{name}', {value}")
     return f"CASE WHEN {text} IS NOT NULL THEN named_struct({', '.join(fields)}) END"

@@ -79,7 +79,10 @@ def read_timestamp(properties: Properties, columns: tuple[Column, ...]) -> tuple
         raise Refusal(at, message, nearest(name, [column.name for column in columns]))
     if found.type not in ("string", "bigint", "timestamp"):
         shown = parse_type(found.type).sql
-        raise Refusal(at, f"Timestamp column, `{name}`, should be LONG(INT64), TIMESTAMP, or a String, it is {shown}")
+        raise Refusal(
+            at,
+            f"Timestamp column, `{name}`, should be LONG(INT64), TIMESTAMP, or a String with a timestamp_format specified, it is {shown}",
+        )
     if (found.type == "string") != (pattern is not None):
         need = "needs a" if pattern is None else "takes no"
         raise Refusal(at, f"A timestamp column of type {parse_type(found.type).sql} {need} TIMESTAMP_FORMAT")

@@ -62,14 +62,16 @@ def checked(formats: Formats, columns: Sequence[Column], properties: Properties,
     if not keys:
         if "KEY_FORMAT" in properties and formats.key != "none":
             raise Refusal(given.at if given else at, f"Key format specified for {what} without key columns")
-        # FORMAT stays for the results that have a key.
-        formats = formats if "FORMAT" in properties else replace(formats, key="none")
     elif formats.key == "none":
         if given is not None:
             raise Refusal(
                 given.value_at, "The 'NONE' format can only be used when no columns are defined. Got: key columns"
             )
         formats = replace(formats, key="kafka")
+    for side in ("key", "value"):
+        form = getattr(formats, side)
+        if (delimiter := properties.get(f"{side.upper()}_DELIMITER")) is not None and form != "delimited":
+            raise Refusal(delimiter.at, f"{form.upper()} does not support the following configs: [delimiter]")
     _check(formats.key, keys, KAFKA_KEYS, at, "key")
     _check(formats.value, values, KAFKA_VALUES, at, "value")
     wrapping = properties.get("WRAP_SINGLE_VALUE")
@@ -132,7 +134,12 @@ def _delimiter(properties: Properties, name: str, default: str) -> str:
         return default
     text, at = found
     text = _DELIMITERS.get(text.upper(), text)
+    if not found[0].strip():
+        told = "Delimiter cannot be empty, if you meant to have a tab or space for delimiter, please use the special values"
+        raise Refusal(at, f"{name} is invalid: {told} 'TAB' or 'SPACE'")
     if len(text) != 1:
         hint = "use one character, or SPACE or TAB"
-        raise Refusal(at, f"Invalid delimiter value: '{found[0]}'. Delimiter must be a single character", hint)
+        raise Refusal(
+            at, f"Invalid delimiter value: '{found[0]}'. Delimiter must be a single character or TAB,SPACE", hint
+        )
     return text

@@ -160,7 +160,7 @@ def _whole(function: str) -> Callable[[Call], Value]:
 
 
 def _round(call: Call) -> Value:
-    """Without a scale, ties go up (-1.5 → -1). With a scale, ties go away from zero as Spark has them."""
+    """Ties go up (-1.5 → -1), with a scale as well."""
     x = call.want(0, "number")
     if len(call.arguments) == 1:
         if x.type.is_integer:
@@ -172,11 +172,22 @@ def _round(call: Call) -> Value:
     scale = call.want(1, "integer").literal
     if scale is None or abs(scale) > 30:
         raise Refusal(call.arguments[1].at, "ROUND needs a literal from -30 to 30 as its number of places")
-    rounded = f"round({x.text}, {scale})"
+    rounded = _rounded(x, scale)
     if x.type.kind != "decimal":
         return call.result(rounded, x.type)
     type_ = decimal(x.type.precision + 1, x.type.scale)
     return call.result(f"CAST({rounded} AS {type_.spark.upper()})", type_)
+
+
+def _rounded(x: Value, scale: int) -> str:
+    """Half a place goes up: 1.5 to 2, and -1.5 to -1. Negative numbers are rounded as decimals, so that ties are ties."""
+    if x.type.is_integer or scale > 15:
+        return f"round({x.text}, {scale})"
+    half = f"0.{'0' * scale}5" if scale >= 0 else f"5{'0' * (-scale - 1)}"
+    positive = f"CAST(- {x.text} AS DECIMAL(38,16))" if x.type == DOUBLE else f"(- {x.text})"
+    down = f"(- ceil({positive} - {half}BD, {scale}))"
+    down = f"CAST({down} AS DOUBLE)" if x.type == DOUBLE else down
+    return f"CASE WHEN {x.text} < 0 THEN {down} ELSE round({x.text}, {scale}) END"
 
 
 def _same(function: str) -> Callable[[Call], Value]:
@@ -192,6 +203,12 @@ def _double(function: str) -> Callable[[Call], Value]:
         return call.result(f"{function}({call.want(0, 'number').cast(DOUBLE)})", DOUBLE)
 
     return build
+
+
+def logarithm(text: str) -> str:
+    """The natural logarithm, which Spark leaves out where there is none."""
+    infinite = f"WHEN {text} = 0 THEN DOUBLE('-Infinity') WHEN {text} < 0 THEN DOUBLE('NaN')"
+    return f"CASE {infinite} ELSE ln({text}) END"
 
 
 def _string(function: str, type_: SqlType = STRING) -> Callable[[Call], Value]:
@@ -306,7 +323,7 @@ SCALARS: dict[str, Scalar] = {
     "LCASE": Scalar(1, 1, _string("lower")),
     "LEAST": Scalar(2, None, _extreme("least")),
     "LEN": Scalar(1, 1, _string("length", INT)),
-    "LN": Scalar(1, 1, _double("ln")),
+    "LN": Scalar(1, 1, lambda call: call.result(logarithm(call.want(0, "number").cast(DOUBLE)), DOUBLE)),
     "LOWER": Scalar(1, 1, _string("lower")),
     "LPAD": Scalar(3, 3, _pad("lpad")),
     "NULLIF": Scalar(2, 2, _nullif),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipelines.sql.error import Refusal
-from pipelines.sql.functions import Call, Scalar, Value, shaped
+from pipelines.sql.functions import Call, Scalar, Value, logarithm, shaped
 from pipelines.sql.types import DOUBLE, array_of, decimal
 
 
@@ -11,8 +11,8 @@ def _log(call: Call) -> Value:
     """LOG(x) is natural, LOG(base, x) is not."""
     first = call.want(0, "number").cast(DOUBLE)
     if len(call.arguments) == 1:
-        return call.result(f"ln({first})", DOUBLE)
-    return call.result(f"(ln({call.want(1, 'number').cast(DOUBLE)}) / ln({first}))", DOUBLE)
+        return call.result(logarithm(first), DOUBLE)
+    return call.result(f"({logarithm(call.want(1, 'number').cast(DOUBLE))} / {logarithm(first)})", DOUBLE)
 
 
 def _trunc(call: Call) -> Value:

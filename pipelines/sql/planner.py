@@ -95,6 +95,8 @@ def _timestamp(properties: Properties, computed: Computation) -> str | None:
     name, pattern = read_timestamp(properties, computed.columns)
     if name is None:
         return None
+    if computed.aggregates:
+        raise Refusal(properties["TIMESTAMP"].at, "TIMESTAMP of an aggregation's result is not supported yet")
     texts = {output.name: output.expression for output in computed.outputs}
     texts |= {key.name: key.expression for key in computed.keys}
     if pattern is None:

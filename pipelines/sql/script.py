@@ -25,7 +25,7 @@ PIECE = re.compile(
     | (?P<operator>->|=>|:=|\|\||<>|!=|<=|>=|[-+*/%=<>(),.;\[\]])""",
     re.VERBOSE | re.DOTALL,
 )
-NOT_IN_DIALECT = {
+NOT_IN_DIALECT: dict[str, tuple[str, str | None]] = {
     "'": ("the string does not end", "close it with a single quote; write '' for a quote inside"),
     "`": ("the name does not end", "close it with a back-quote"),
     '"': ("double quotes are not supported", "write 'text' in single quotes, names in `back-quotes`"),

@@ -44,6 +44,7 @@ def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Com
     groups = [(rows.value(node), node) for node in select.group_by.expressions]
     rows.place = "SELECT"
     windowed = select.window is not None
+    _check_items(items, groups, rows, windowed=windowed)
     names = name_columns(items, rows, bounds=WINDOW_BOUNDS if windowed else ())
     keys = group_keys(groups, items, rows, names, windowed=windowed, target=target)
     by_text = {value.text: key for (value, _), key in zip(groups, keys, strict=True)}
@@ -67,6 +68,17 @@ def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Com
     window = plan_window(select.window) if select.window is not None else None
     places = tuple(node.at for _, node in groups)
     return Computation(where, keys, places, result.aggregates, having, tuple(outputs), tuple(columns), window)
+
+
+def _check_items(
+    items: tuple[Item, ...], groups: list[tuple[Value, Node]], rows: RowExpressions, *, windowed: bool
+) -> None:
+    """Refuse items that are neither grouped nor aggregated before anything is said of keys."""
+    plain = {value.text: GroupKey("", value.text, value.type.spark) for value, _ in groups}
+    for item in items:
+        result = ResultExpressions(rows, plain, windowed=windowed)
+        result.item = item.expression
+        result.value(item.expression)
 
 
 def typed(value: Value) -> Value:

@@ -37,7 +37,7 @@ def time_reader(pattern: str | None) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         if value is None:
             raise ValueError("it is null")
-        time_ms = _milliseconds(datetime.strptime(value, python)) if python is not None else int(value)
+        time_ms = _milliseconds(value, python) if python is not None else int(value)
         if time_ms < 0:
             raise ValueError(f"{time_ms} is negative")
         return time_ms
@@ -45,6 +45,7 @@ def time_reader(pattern: str | None) -> Callable[[Any], int]:
     return read
 
 
-def _milliseconds(moment: datetime) -> int:
+def _milliseconds(text: str, pattern: str) -> int:
+    moment = datetime.strptime(text, pattern)  # noqa: DTZ007  # a pattern may have no zone; then it is UTC
     known = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return round(known.timestamp() * 1000)

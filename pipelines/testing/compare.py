@@ -70,8 +70,8 @@ def equal(wanted: Any, actual: Any) -> bool:
         return len(wanted) == len(actual) and all(map(equal, wanted, actual))
     if _is_number(wanted) and _is_number(actual):
         return _numbers_equal(wanted, actual)
-    if isinstance(wanted, str) and isinstance(actual, Number):
-        return _decimal(wanted) == _decimal(actual.text) is not None
+    if isinstance(wanted, str) and _is_number(actual):
+        return _decimal(wanted) == _decimal(getattr(actual, "text", str(actual))) is not None
     return type(wanted) is type(actual) and bool(wanted == actual)
 
 
