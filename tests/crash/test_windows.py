@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.settings import Settings
-from statestore.failpoints import DRIVER_POINTS, SERVER_POINTS, arm, is_armed
+from statestore.failpoints import DRIVER_POINTS, SERVER_POINTS, STORE_POINTS, arm, is_armed
 from tests.support.feed import create_topic
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.windows import SQL, WindowFeed
@@ -26,10 +26,10 @@ def pipeline(settings: Settings, kafka: str, unique: str, points: Path) -> Itera
     deployed.close()
 
 
-SHORT = ("commit.position-sent", "apply.before-write", "driver.some-committed")
-_LONG = tuple(
-    p for p in (*SERVER_POINTS, *DRIVER_POINTS) if p.partition(".")[0] in ("stage", "commit", "apply", "driver")
-)
+# The third is met between the write that applies a batch and the deletion of what has expired.
+SHORT = ("commit.position-sent", "apply.before-write", "indexed.dropped", "driver.some-committed")
+_PARTS = ("stage", "commit", "indexed", "apply", "driver")
+_LONG = tuple(p for p in (*SERVER_POINTS, *STORE_POINTS, *DRIVER_POINTS) if p.partition(".")[0] in _PARTS)
 
 
 @pytest.mark.timeout(900)

@@ -123,6 +123,17 @@ class TestWindows:
         rows = list(pull.rows(DictStore(pull.query, STORED_WINDOWS), Isolation.READ_COMMITTED))
         assert [("x", 10), ("xy", 10)] == rows
 
+    @pytest.mark.parametrize(
+        "time", ["1970-01-01T00:00:00.005", "1970-01-01T01:00:00.005+01:00", "1970-01-01 00:00:00.005Z"]
+    )
+    def test_a_bound_may_be_written_as_a_time(self, made: tuple[Relation, Any], time: str) -> None:
+        pull = plan(f"SELECT k FROM t WHERE windowstart = '{time}'", made)
+        assert [("x",), ("xy",)] == list(pull.rows(DictStore(pull.query, STORED_WINDOWS), Isolation.READ_COMMITTED))
+
+    def test_what_is_no_time_is_refused(self, made: tuple[Relation, Any]) -> None:
+        with pytest.raises(SqlError, match="'noon' is no time"):
+            plan("SELECT k FROM t WHERE windowstart > 'noon'", made)
+
     def test_without_windows_there_are_none(self) -> None:
         with pytest.raises(SqlError, match="unknown column WINDOWSTART"):
             plan("SELECT k FROM t WHERE windowstart > 0", STRINGS)
