@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.plan import Source
 from pipelines.sql import SqlError, parse_script
+from pipelines.sql.statements import count_statements
 from pipelines.testing.case import Case
 from pipelines.testing.compare import difference
 from pipelines.testing.definitions import Definitions
@@ -63,8 +64,6 @@ def _refused(case: Case) -> str | None:
 
 def _statements_behind(text: str, done: int) -> bool:
     """Whether there are statements behind the one that was refused, which is the next after `done` others."""
-    from pipelines.sql.statements import count_statements
-
     return count_statements(text) > done + 1
 
 
