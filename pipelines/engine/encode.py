@@ -64,11 +64,15 @@ def _bytes(form: str, delimiter: str, fields: Sequence[Field]) -> str:
 
 
 def _csv(expression: str, delimiter: str) -> str:
-    """One field: empty for null, in quotes if it holds the delimiter, a quote or a line break."""
+    """One field: empty for null, in quotes if it holds the delimiter, a quote or a line break.
+
+    Also in quotes, as Commons CSV has it, is what begins with a space, `!`, `"` or `#` or ends with a space.
+    """
     text = f"CAST({expression} AS STRING)"
     special = " OR ".join(
         f"contains({text}, '{_literal(char)}')" for char in dict.fromkeys((delimiter, '"', "\n", "\r"))
     )
+    special += f" OR {text} RLIKE '^[ !\"#]|[\\\\x00-\\\\x20]$'"
     quoted = f"""concat('"', replace({text}, '"', '""'), '"')"""
     return f"coalesce(CASE WHEN {special} THEN {quoted} ELSE {text} END, '')"
 
