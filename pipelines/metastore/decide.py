@@ -86,6 +86,9 @@ class _Decision:
             )
         if isinstance(statement, t.CreateAs) and existing.query and self.world.replaces_queries:
             return False
+        if isinstance(statement, t.CreateSource) and not existing.query:
+            # Queries that read it go on with the columns that they were planned with.
+            return False
         if existing.query or self.catalogue.users(existing):
             hint = "DROP it and create it anew"
             raise Refusal(statement.name.at, f"{what} is used by queries and cannot be replaced", hint)
@@ -93,8 +96,11 @@ class _Decision:
 
     def _create_source(self, statement: t.CreateSource) -> Accepted:
         relation = define(statement)
+        replaced = self.catalogue.find(relation.name)
         if self._taken(statement):
             return Accepted((), (relation.name,))
+        if replaced is not None and self.catalogue.users(replaced):
+            _require_upgrade(replaced, relation, statement)
         given = check_properties(statement.properties, SOURCE_PROPERTIES)
         self.world.require_topic(relation.source.topic, read_partitions(given))
         return Accepted((put_relation(relation),), (relation.name,))
@@ -195,14 +201,17 @@ class _Others:
         return self._snapshot.names(kind)
 
 
-def _require_upgrade(old: Relation, new: Relation, statement: t.CreateAs) -> None:
-    """A replaced query may add columns behind the old ones, and change neither them nor the key."""
+def _require_upgrade(old: Relation, new: Relation, statement: t.CreateSource | t.CreateAs) -> None:
+    """What replaces a stream or table in use may add columns behind the old ones, and change neither them nor the key."""
     if old.kind != new.kind:
         told = f"Cannot add {new.kind.lower()} '{new.name}': A {old.kind.lower()} with the same name already exists"
         raise Refusal(statement.name.at, told)
     before, after = ([(c.name, c.type) for c in r.source.columns if not c.key] for r in (old, new))
     keys = [[(c.name, c.type) for c in r.source.columns if c.key] for r in (old, new)]
     changed = [name for (name, type_), now in zip_longest(before, after[: len(before)]) if (name, type_) != now]
+    if old.source.topic != new.source.topic or old.source.value_format != new.source.value_format:
+        told = f"Cannot upgrade data source: `{new.name}`. Its topic or format would be another"
+        raise Refusal(statement.name.at, told)
     if changed or keys[0] != keys[1]:
         told = f"Cannot upgrade data source: `{new.name}`. The following columns are changed, missing or reordered"
         raise Refusal(statement.name.at, f"{told}: {changed or [name for name, _ in keys[0]]}")

@@ -90,7 +90,12 @@ class Definitions:
     def execute(self, parsed: Parsed) -> None:
         """Take in one statement that defines, drops or ends something. Raises `SqlError` and `InvalidInput`."""
         match parsed.statement:
-            case t.CreateSource() | t.CreateAs() | t.InsertSelect() | t.Drop():
+            case t.CreateSource() | t.CreateAs() | t.InsertSelect():
+                self._decide(parsed.text)
+            case t.Drop(name=name):
+                relation = self.catalogue.find(name.text)
+                if relation is not None and relation.query:
+                    self._stop(relation.query)
                 self._decide(parsed.text)
             case t.Control(action="TERMINATE", query=query):
                 for each in [query] if query is not None else [name.upper() for name in self._memory.names("pipeline")]:
