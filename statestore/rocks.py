@@ -53,6 +53,7 @@ def _options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
     # A log that ends torn, as power loss leaves it, is used up to there; whatever else is damaged is an error.
     options.set_wal_recovery_mode(rd.DBRecoveryMode.point_in_time())
     options.set_paranoid_checks(True)
+    options.set_max_total_wal_size(config.log_bytes_max)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
     options.set_is_fd_close_on_exec(True)

@@ -148,8 +148,8 @@ class StoreMachine(RuleBasedStateMachine):
     def write(self, data: st.DataObject) -> None:
         self._write(self._drawn(data))
 
-    def _drawn(self, data: st.DataObject) -> list[tuple[Any, ...]]:
-        return data.draw(st.lists(self.operations, min_size=1, max_size=8), "operations")
+    def _drawn(self, data: st.DataObject, *, least: int = 1) -> list[tuple[Any, ...]]:
+        return data.draw(st.lists(self.operations, min_size=least, max_size=8), "operations")
 
     def _write(self, operations: list[tuple[Any, ...]]) -> None:
         for name, *arguments in operations:
@@ -161,8 +161,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.committed = len(self.logged)
 
     @precondition(lambda self: self.transactional)
-    @rule(recover=st.booleans())
-    def abort(self, recover: bool) -> None:
+    @rule(data=st.data(), recover=st.booleans())
+    def abort(self, data: st.DataObject, recover: bool) -> None:
+        self._write(self._drawn(data))
         if recover:
             assert self.committed == self.store.recover(self.committed)
         else:
@@ -175,16 +176,18 @@ class StoreMachine(RuleBasedStateMachine):
 
     # What ends a process.
 
-    @rule()
-    def close_and_reopen(self) -> None:
+    @rule(data=st.data())
+    def close_and_reopen(self, data: st.DataObject) -> None:
+        self._write(self._drawn(data, least=0))
         folder = self.task.folder
         self.task.stores.close()
         self.forget_uncommitted()
         self._open_at(folder, [self.committed])
 
-    @rule(lost=st.booleans())
-    def die_and_reopen(self, lost: bool) -> None:
+    @rule(data=st.data(), lost=st.booleans())
+    def die_and_reopen(self, data: st.DataObject, lost: bool) -> None:
         """`lost`: the disk goes with the machine."""
+        self._write(self._drawn(data, least=0))
         copy = self._folder()
         if not lost:
             photograph(self.task.folder, copy) if self.setup.persistent else copy.mkdir()
@@ -285,7 +288,8 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-short_keys = st.sampled_from([b"", b"\0", b"a", b"a\0", b"b", b"\xff"])
+SHORT_KEYS = [b"", b"\0", b"a", b"a\0", b"b", b"\xff"]
+short_keys = st.sampled_from(SHORT_KEYS)
 values = st.one_of(st.binary(max_size=3), st.binary(max_size=1), st.none())
 Bounds = tuple[bytes | None, bytes | None]
 bounds: st.SearchStrategy[Bounds] = st.one_of(
