@@ -7,7 +7,6 @@ and writes its first checkpoint at the end, so an unfinished one has none and is
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 
 from statestore.batches import Position
@@ -15,12 +14,12 @@ from statestore.config import TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.failpoints import reach
 from statestore.kafka import Reader, Record
+from statestore.layouts.timestamped import pack
 from statestore.planning.plan import RecoveryPlan
 from statestore.spaces.base import Changes
 from statestore.version import Checkpoint, TaskDatabase
 
 Progress = Callable[[int, int], None]
-_TIME = struct.Struct(">q")
 
 
 def replay(
@@ -49,9 +48,8 @@ def replay(
 
 def stored_entries(chunk: list[Record]) -> Changes:
     """Changelog records as entries of a timestamped store: 8-byte big-endian time, then the value; null deletes."""
-    pack = _TIME.pack
     for record in chunk:
-        value = None if record.value is None else pack(record.timestamp_ms) + record.value
+        value = None if record.value is None else pack(record.value, record.timestamp_ms)
         yield record.key or b"", value
 
 
