@@ -20,6 +20,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from statestore.context import ChangelogRecord
 from statestore.errors import TaskCorrupted
+from statestore.failpoints import (
+    INDEXED_POINTS,
+    SECONDARY_OPENING_POINTS,
+    SECONDARY_POINTS,
+    SPILL_POINTS,
+    STORE_RESTORE_POINTS,
+)
 from statestore.kinds.base import Kind
 from statestore.position import Position
 from statestore.store import Isolation, TransactionalMechanism
@@ -29,31 +36,17 @@ from tests.statestore.crashes import Killed, dying, photograph
 COMMITTED = Isolation.READ_COMMITTED
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
-_SPILL = ("spill.begun", "spill.in", "spill.done")
-_INDEXED = ("indexed.before-write", "indexed.written", "indexed.dropped")
-_SECONDARY = (
-    "secondary.synced",
-    "secondary.commit-file-unnamed",
-    "secondary.commit-file-written",
-    "secondary.in-copy",
-    "secondary.before-last-write",
-    "secondary.copied",
-    "secondary.dropped",
-    "secondary.commit-file-deleted",
-    "secondary.emptied",
-)
 BATCH = 3
 """Records a restore writes at once."""
-_OPENING = ("secondary.roll-forward", "secondary.in-copy", "secondary.before-last-write", "secondary.discarded")
-_RESTORE = ("restore.before-write", "restore.written")
+_OPENING = (*SECONDARY_OPENING_POINTS, "secondary.in-copy", "secondary.before-last-write")
 COMMIT_POINTS = {
     None: (),
-    TransactionalMechanism.INDEXED_BATCH: _INDEXED,
-    TransactionalMechanism.SECONDARY_STORE: _SECONDARY,
-    TransactionalMechanism.AUTO: _SPILL + _INDEXED + _SECONDARY,
+    TransactionalMechanism.INDEXED_BATCH: INDEXED_POINTS,
+    TransactionalMechanism.SECONDARY_STORE: SECONDARY_POINTS,
+    TransactionalMechanism.AUTO: SPILL_POINTS + INDEXED_POINTS + SECONDARY_POINTS,
 }
 # Dying at one of these leaves the version before the commit; at any other, the new one.
-BEFORE_COMMIT = {*_SPILL, "indexed.before-write", "secondary.synced", "secondary.commit-file-unnamed"}
+BEFORE_COMMIT = {*SPILL_POINTS, "indexed.before-write", "secondary.synced", "secondary.commit-file-unnamed"}
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -223,7 +216,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.forget_uncommitted()
         self.task = self._task(self._folder())
         self.store = self.task.open(self.made())
-        if self._dies(_RESTORE, lambda: self._replay(0), passes=passes):
+        if self._dies(STORE_RESTORE_POINTS, lambda: self._replay(0), passes=passes):
             # A batch is in or it is not; the points are reached in turn, before and after each.
             done = (passes + 1) // 2
             at = min(done * BATCH, self.committed or 0) if done else None
