@@ -18,6 +18,7 @@ from statestore.failpoints import reach
 from statestore.kafka import Reader
 from statestore.kinds.base import Kind
 from statestore.listener import RestoreListener, Restoring
+from statestore.planning.hazards import Tail, why_not_from
 from statestore.planning.plan import Way
 from statestore.version import ChangelogPosition
 
@@ -88,18 +89,12 @@ def _why_not_local(local: StoreVersion, changelog: Changelog, end: int, now_ms: 
     """Why what is on disk must not be used; empty if it may be."""
     if local.offset is None:
         return "no local store"
-    if local.topic_id != changelog.topic_id:
-        return "local store belongs to another changelog topic"
+    ahead = ""
     if local.offset > end:
-        return f"local store is ahead: it stands at {local.offset}, {end} is committed"
-    if local.offset == end:
-        return ""
-    if local.offset < changelog.first:
-        return "changelog begins after the local store's offset"
-    if now_ms - local.written_at_ms >= changelog.delete_retention_ms:
-        # Compaction drops a deletion's record after that time: a key deleted since would come back.
-        return "local store is older than the changelog keeps deletions"
-    return ""
+        ahead = f"local store is ahead: it stands at {local.offset}, {end} is committed"
+    at = ChangelogPosition(local.topic_id, local.offset)
+    tail = Tail(changelog.topic_id, changelog.first, changelog.delete_retention_ms, now_ms)
+    return why_not_from("local store", at, local.written_at_ms, tail, ahead=ahead, level=local.offset == end)
 
 
 def restore_store(
