@@ -17,7 +17,7 @@ from statestore.errors import Unrecoverable
 from statestore.failpoints import reach
 from statestore.kafka import Reader
 from statestore.kinds.base import Kind
-from statestore.listener import RestoreListener, Restoring
+from statestore.listener import RestoreListener, Restoring, told
 from statestore.planning.hazards import Tail, why_not_from
 from statestore.planning.plan import Way
 from statestore.version import ChangelogPosition
@@ -111,8 +111,7 @@ def restore_store(
 def _replay(kind: Kind, plan: RestorePlan, changelog: Changelog, reader: Reader, listener: RestoreListener) -> int:
     restoring = Restoring(kind.name, changelog.topic, changelog.partition, plan.start, plan.end)
     records = 0
-    listener.on_restore_start(restoring)
-    try:
+    with told(listener, restoring) as on_batch:
         for chunk in reader.read(changelog.topic, changelog.partition, start=plan.start, end=plan.end):
             offset = chunk[-1].offset + 1
             # A record has all that restoring reads of a changelog record: converting each would double the time.
@@ -120,9 +119,5 @@ def _replay(kind: Kind, plan: RestorePlan, changelog: Changelog, reader: Reader,
             kind.restore(taken, offset=offset, topic_id=changelog.topic_id)
             records += len(taken)
             reach("program.in-restore")
-            listener.on_batch_restored(restoring, offset=offset, records=len(taken))
-    except BaseException:
-        listener.on_restore_suspended(restoring, records=records)
-        raise
-    listener.on_restore_end(restoring, records=records)
+            on_batch(offset, len(taken))
     return records
