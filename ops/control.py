@@ -177,7 +177,7 @@ def _await_running(
     while time.monotonic() < deadline:
         driver = registry.driver(name)
         if driver is not None and driver.pid == process.pid:
-            on_progress("driver", driver.state)
+            on_progress("driver", driver_text(driver))
             if driver.state == "running":
                 return process.pid
         code = process.poll()
@@ -188,6 +188,20 @@ def _await_running(
             )
         time.sleep(0.1)
     raise Unavailable("driver is not running yet", pipeline=name, seconds=timeout_s, log=log)
+
+
+def driver_text(driver: DriverRow) -> str:
+    """The driver's state, and how far, how fast and for how long each task is restored meanwhile."""
+    restoring = [restoring_text(one) for server in driver.servers for one in server.get("restoring", [])]
+    return "; ".join([driver.state, *restoring])
+
+
+def restoring_text(figures: dict[str, Any]) -> str:
+    """One task's restore, from `RestoreMeter`'s figures: `counts-0 40 %, 12,000 records, 3,000/s, 6.0 s left`."""
+    text = f"{figures['task']} {figures['percent']} %, {figures['amount']:,} {figures['unit']}"
+    if figures["left_s"] is None:
+        return text
+    return f"{text}, {figures['per_second']:,}/s, {figures['left_s']} s left"
 
 
 def _tail(log: Path, lines: int = 5) -> str:

@@ -205,7 +205,8 @@ class PipelineDriver:
 
     def _seen(self) -> None:
         if not self._ended.is_set():
-            servers, state = self._servers.describe(), self._state
+            state = self._state
+            servers = self._servers.describe(restoring=state == "recovering")
             self._tell(lambda: self._registry.driver_seen(self.name, pid=os.getpid(), state=state, servers=servers))
 
     def _opened(self, cause: str, opened: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
@@ -28,6 +27,7 @@ from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
+from statestore.listener import RestoreListener
 from statestore.lockholder import end_zombie, record_owner
 from statestore.ownership import own, require_newest
 from statestore.partitioner import tasks_of
@@ -44,7 +44,6 @@ from statestore.transactions.indexed_batch import IndexedBatchTransaction
 from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
 
 log = structlog.get_logger()
-Progress = Callable[[int, int], None]
 
 
 class TaskState(Enum):
@@ -104,7 +103,7 @@ class Task:
 
     # Opening: own, then recover.
 
-    def open(self, on_progress: Progress = lambda _done, _total: None) -> Opened:
+    def open(self, listener: RestoreListener | None = None) -> Opened:
         """Own the task's transactional id and bring the store to the committed version. Raises `Fenced`."""
         with self._lock:
             started = time.monotonic()
@@ -113,7 +112,7 @@ class Task:
                 self._kafka, self.spec.transactional_id, self._batches, self.epoch, transactions=self._transactions
             )
             self._position = self._batches.position(self.spec.number)
-            brought = self._recover(on_progress)
+            brought = self._recover(listener or RestoreListener())
             self._database = brought.database
             self._become_running()
             opened = Opened(brought.plan, brought.records, time.monotonic() - started)
@@ -151,9 +150,9 @@ class Task:
         record_owner(self.spec.folder)
         return database
 
-    def _recover(self, on_progress: Progress) -> BroughtUp:
+    def _recover(self, listener: RestoreListener) -> BroughtUp:
         found, repository, database = self._look()
-        way = BringUp(self.spec, self._reader, repository, self._open_database, on_progress)
+        way = BringUp(self.spec, self._reader, repository, self._open_database, listener)
         if self._snapshots is not None:
             way.pin_life_s = self._snapshots.config.pin_life_s
         try:

@@ -219,18 +219,27 @@ class StoreServers:
                 found += [t for t in server.client.act("figures")["tasks"] if t["task"].rpartition("-")[0] == query]
         return found
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Where each server listens and what it owns: enough for a reader to find a task."""
+    def describe(self, *, restoring: bool = False) -> list[dict[str, Any]]:
+        """Where each server listens and what it owns: enough for a reader to find a task. Asks how restores go, too."""
         return [
             {
                 "name": server.name,
                 "pid": server.process.pid,
                 "socket": str(server.socket),
                 "tasks": sorted(name for name, a in self._assigned.items() if a.server == number),
+                "restoring": self._restoring(server) if restoring else [],
             }
             for number, server in enumerate(self._servers)
             if server is not None
         ]
+
+    def _restoring(self, server: _Server) -> list[dict[str, Any]]:
+        try:
+            return server.client.restoring()
+        except RollforwardError as error:
+            # It is only told, and whoever opens the tasks learns of a dead server by itself.
+            log.info("server does not say how restores go", server=server.name, error=str(error))
+            return []
 
     def _forget(self, server: _Server) -> None:
         server.client.close()
