@@ -46,6 +46,7 @@ class PipelineStatus:
     records: int
     lag: int
     newest_batches: dict[str, int]
+    metrics_url: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -81,7 +82,12 @@ def status(registry: Registry, name: str) -> PipelineStatus:
         records=registry.records(name),
         lag=sum(batch.lag for batch in newest),
         newest_batches={batch.query: batch.batch for batch in newest},
+        metrics_url=None if driver is None or not alive else _metrics_url(driver),
     )
+
+
+def _metrics_url(driver: DriverRow) -> str | None:
+    return f"http://127.0.0.1:{driver.metrics_port}/metrics" if driver.metrics_port else None
 
 
 def _state(driver: DriverRow, alive: bool) -> str:

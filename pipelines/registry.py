@@ -49,6 +49,7 @@ class DriverRow(Base):
     started_at: Mapped[float] = mapped_column(Float)
     heartbeat_at: Mapped[float] = mapped_column(Float)
     servers: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list)
+    metrics_port: Mapped[int | None] = mapped_column(Integer, default=None)
 
 
 class BatchRow(Base):
@@ -133,8 +134,10 @@ class Registry:
         with self._session() as session:
             return session.get(DriverRow, pipeline)
 
-    def driver_started(self, pipeline: str, *, pid: int, process_started: float, host: str) -> None:
-        """A driver begins; its row replaces an older driver's."""
+    def driver_started(
+        self, pipeline: str, *, pid: int, process_started: float, host: str, metrics_port: int | None = None
+    ) -> None:
+        """A driver begins; its row replaces an older driver's. `metrics_port` is where it serves its figures."""
         now = time.time()
         with self._session() as session:
             session.merge(
@@ -148,6 +151,7 @@ class Registry:
                     started_at=now,
                     heartbeat_at=now,
                     servers=[],
+                    metrics_port=metrics_port,
                 )
             )
 
@@ -185,6 +189,12 @@ class Registry:
         total = select(func.coalesce(func.sum(BatchRow.records), 0)).where(BatchRow.pipeline == pipeline)
         with self._session() as session:
             return int(session.scalar(total) or 0)
+
+    def bad_records(self, pipeline: str, query: str, *, since: float) -> int:
+        """Bad records in the kept batches of a query that finished at or after `since`."""
+        mine = (BatchRow.pipeline == pipeline, BatchRow.query == query, BatchRow.finished_at >= since)
+        with self._session() as session:
+            return int(session.scalar(select(func.coalesce(func.sum(BatchRow.bad_records), 0)).where(*mine)) or 0)
 
     def newest_batches(self, pipeline: str) -> list[BatchRow]:
         """The newest batch of each query."""
