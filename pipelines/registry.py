@@ -190,6 +190,12 @@ class Registry:
         with self._session() as session:
             return int(session.scalar(total) or 0)
 
+    def last_batches(self, pipeline: str, query: str, *, limit: int = 200) -> list[BatchRow]:
+        """The newest batches of a query, newest first."""
+        mine = select(BatchRow).where(BatchRow.pipeline == pipeline, BatchRow.query == query)
+        with self._session() as session:
+            return list(session.scalars(mine.order_by(BatchRow.id.desc()).limit(limit)))
+
     def bad_records(self, pipeline: str, query: str, *, since: float) -> int:
         """Bad records in the kept batches of a query that finished at or after `since`."""
         mine = (BatchRow.pipeline == pipeline, BatchRow.query == query, BatchRow.finished_at >= since)

@@ -15,6 +15,7 @@ from infra import jars, tools
 from ops import observability
 from ops.alerts.routes import ROUTES
 from ops.dagster.health import CHECKS
+from ops.runbooks import page_of
 from pipelines.metrics.catalogue import METRICS, document
 from statestore import errors
 
@@ -116,7 +117,7 @@ def test_the_document_of_the_figures_is_made_from_the_code() -> None:
 
 
 def test_every_error_class_alert_and_check_has_its_page() -> None:
-    kinds = {kind.__name__ for kind in _below(errors.RollforwardError)}
+    kinds = {name for name, kind in vars(errors).items() if isinstance(kind, type)} - {"RollforwardError"}
     wanted = kinds | set(rules()) | {page for _, page in CHECKS.values()} | {"GivenUp"}
     pages = {path.stem: path.read_text() for path in (ROOT / "docs" / "runbooks").glob("*.md")}
     assert wanted == set(pages) - {"README"}
@@ -127,6 +128,8 @@ def test_every_error_class_alert_and_check_has_its_page() -> None:
         assert f"({name}.md)" in pages["README"], name
 
 
-def _below(kind: type) -> set[type]:
-    found = set(kind.__subclasses__())
-    return found.union(*(_below(one) for one in found)) if found else found
+def test_an_error_names_the_page_of_its_class_or_of_the_nearest_above() -> None:
+    assert "docs/runbooks/Fenced.md" == page_of(errors.Fenced("gone"))
+    below = type("Below", (errors.Unavailable,), {})
+    assert "docs/runbooks/Unavailable.md" == page_of(below("again"))
+    assert "" == page_of(errors.RollforwardError("some"))
