@@ -127,7 +127,19 @@ class Registry:
             body = snapshot.get(PIPELINE, name)
             return None if body is None else _definition(name, body, snapshot.get(DESIRED, name))
 
+    def desires(self) -> dict[str, str]:
+        """The desired state of every pipeline, by name."""
+        with self.engine.connect() as connection:
+            snapshot = Snapshot(connection)
+            desired = snapshot.all(DESIRED)
+            return {name: desired.get(name, {}).get("state", STOPPED) for name in snapshot.names(PIPELINE)}
+
     # Drivers.
+
+    def drivers(self) -> dict[str, DriverRow]:
+        """The newest driver's row of every pipeline that ever had one."""
+        with self._session() as session:
+            return {row.pipeline: row for row in session.scalars(select(DriverRow))}
 
     def driver(self, pipeline: str) -> DriverRow | None:
         """The newest driver's row."""
@@ -202,11 +214,19 @@ class Registry:
         with self._session() as session:
             return int(session.scalar(select(func.coalesce(func.sum(BatchRow.bad_records), 0)).where(*mine)) or 0)
 
-    def newest_batches(self, pipeline: str) -> list[BatchRow]:
-        """The newest batch of each query."""
-        newest = select(func.max(BatchRow.id)).where(BatchRow.pipeline == pipeline).group_by(BatchRow.query)
+    def newest_batches(self, pipeline: str | None = None) -> list[BatchRow]:
+        """The newest batch of each query, of one pipeline or of all."""
+        newest = select(func.max(BatchRow.id)).group_by(BatchRow.pipeline, BatchRow.query)
+        if pipeline is not None:
+            newest = newest.where(BatchRow.pipeline == pipeline)
         with self._session() as session:
             return list(session.scalars(select(BatchRow).where(BatchRow.id.in_(newest)).order_by(BatchRow.query)))
+
+    def all_records(self) -> dict[str, int]:
+        """Records in the batches that are kept, by pipeline; one without batches is left out."""
+        total = select(BatchRow.pipeline, func.sum(BatchRow.records)).group_by(BatchRow.pipeline)
+        with self._session() as session:
+            return {pipeline: int(records) for pipeline, records in session.execute(total)}
 
     def add_recovery(self, pipeline: str, cause: str, plan: dict[str, Any]) -> None:
         """Record how a task was opened."""
