@@ -8,8 +8,8 @@
 
 An incident is one such finding about one driver process. It gets one run; another one only if that run is over and
 the finding still stands. After a run, the next one of the pipeline waits: BACKOFF_FIRST_S, doubled with each run up to
-BACKOFF_MAX_S, until a driver has run for STEADY_S. After RUNS_MAX of them the pipeline is given up and left alone: a
-person mends the cause and runs recover_pipeline, or stops the pipeline and starts it, and all is forgotten.
+BACKOFF_MAX_S, until a driver has run for STEADY_S. After RUNS_MAX of them the pipeline is given up and left alone, unless it
+is Kafka or the storage that does not answer: a person mends the cause and runs recover_pipeline, or stops the pipeline and starts it, and all is forgotten.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ STOP_GRACE_S = 60.0
 RUNS_MAX = 10
 # So many drivers in a row that failed of one batch, and the batch is called poisoned.
 POISONED = 3
+# What comes back by itself is waited for without end, at the longest distance.
+_OUTSIDE = re.compile("kafka does not answer|object storage")
 _FAILED_BATCH = re.compile(r"batch failed query=`([^`]*)` batch=`(\d+)`")
 
 
@@ -112,7 +114,7 @@ def decide(
         return Decision(None, "", busy, replace(memory, run_seen_at=now))
     if incident is None:
         return Decision(None, "", _nothing_due(status, stopping_s), memory)
-    if memory.runs >= RUNS_MAX and incident.action is Action.RECOVER:
+    if memory.runs >= RUNS_MAX and incident.action is Action.RECOVER and not _OUTSIDE.search(incident.reason):
         return Decision(None, "", _gave_up(incident, memory), memory)
     wait_s = memory.run_seen_at + backoff_s(memory.runs) - now
     if memory.runs and wait_s > 0:

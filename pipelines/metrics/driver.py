@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from pipelines.engine.query_driver import BatchDone, QueryDriver
 from pipelines.engine.servers import StoreServers
@@ -46,6 +46,8 @@ class DriverMetrics:
         self._drivers = drivers
         self._state = state
         self._states_folder = settings.states
+        # A second figure for each counter, which says when it began, serves nobody here.
+        disable_created_metrics()
         self.registry = CollectorRegistry()
         self._metrics = {metric.name: _made(metric, self.registry) for metric in METRICS}
         self._ended = threading.Event()

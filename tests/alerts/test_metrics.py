@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
 
 from ops import control
+from ops.cli.top import picture
+from ops.health import table_findings
+from ops.top import look
+from pipelines.deploy import deployed_queries
 from pipelines.metrics.catalogue import METRICS, RECOVERY_DONE
 from pipelines.metrics.endpoint import targets_folder
+from statestore.kafka import Admin
 from tests.crash.conftest import Start, deploy, feed, points
 from tests.support.feed import Feed
 from tests.support.pipeline import PipelineUnderTest
@@ -36,6 +42,15 @@ def scrape(pipeline: PipelineUnderTest) -> Figures:
     return found
 
 
+def checked(pipeline: PipelineUnderTest, *, lag: int = 0) -> dict[str, bool]:
+    """Which checks of the table pass, with this bound for its lag."""
+    settings = pipeline.settings.model_copy(update={"check_lag_records_max": lag})
+    [deployed] = deployed_queries(pipeline.registry.pipeline(pipeline.name))
+    admin = Admin(settings.kafka_config())
+    found = table_findings(settings, pipeline.registry, admin, pipeline.name, deployed.query)
+    return {finding.check: finding.passed for finding in found}
+
+
 def target(pipeline: PipelineUnderTest) -> Path:
     return targets_folder(pipeline.settings.home) / f"{pipeline.name}.json"
 
@@ -52,7 +67,7 @@ def test_a_driver_is_scraped_as_long_as_it_is_to_run(
     pipeline.await_(
         "figures gathered after the batch",
         lambda: (
-            {k[-1]: v for k, v in scrape(pipeline).get("rollforward_source_lag_records", {}).items()} == expected
+            {k[0]: v for k, v in scrape(pipeline).get("rollforward_source_lag_records", {}).items()} == expected
             and len(scrape(pipeline).get("rollforward_store_keys", {})) == 2
             and scrape(pipeline)["rollforward_driver_state"][("running",)] == 1
         ),
@@ -79,9 +94,25 @@ def test_a_driver_is_scraped_as_long_as_it_is_to_run(
     assert 2 == sum(found["rollforward_recoveries_total"].values())
     assert found["rollforward_state_disk_free_bytes"][()] > 0 and found["rollforward_driver_memory_bytes"][()] > 1e8
 
+    # What people see of it: `top`, and the checks.
+    [line] = look(pipeline.registry, [pipeline.name])
+    assert ("running", 2, "") == (line.state, line.servers, line.trouble)
+    [shown] = line.queries
+    assert ("totals", 0, batches[-1].batch) == (shown.query, shown.lag, shown.batch)
+    assert [("totals-0", True), ("totals-1", True)] == [(task.task, task.open) for task in shown.tasks]
+    assert sum(task.keys for task in shown.tasks) == sum(found["rollforward_store_keys"].values())
+    console = Console(width=200, record=True)
+    console.print(picture([line]))
+    assert "totals-1" in console.export_text()
+    checks = checked(pipeline)
+    assert {"fresh", "lag", "driver", "snapshot_age"} == {name for name, passed in checks.items() if passed}
+    assert {"dead_letters"} == {name for name, passed in checks.items() if not passed}
+
     # A driver that dies is missed; its successor is found in the same place; a planned stop is no alarm.
     address = json.loads(target(pipeline).read_text())
     pipeline.kill_driver()
+    feed.send(2_000)
+    assert {"driver", "dead_letters", "lag"} == {n for n, passed in checked(pipeline, lag=1_999).items() if not passed}
     assert address == json.loads(target(pipeline).read_text())
     pipeline.start()
     pipeline.await_running()
