@@ -10,8 +10,10 @@ import typer
 from ops.cli import (
     demo,
     deploy,
+    doctor,
     drift,
     drop,
+    incidents,
     lifecycle,
     metastore,
     query,
@@ -20,6 +22,7 @@ from ops.cli import (
     snapshots,
     sql,
     stack,
+    top,
     verify,
 )
 from ops.cli.guard import Guarded
@@ -41,6 +44,9 @@ for group in (
     stack,
     deploy,
     lifecycle,
+    top,
+    incidents,
+    doctor,
     drop,
     query,
     sql,

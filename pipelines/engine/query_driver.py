@@ -381,7 +381,7 @@ class QueryDriver:
         commit_seconds: float,
     ) -> None:
         try:
-            self._lag = self._lag_now()
+            self._lag = sum(self.lags().values())
         except Unavailable as error:
             # The batch is done; that its lag cannot be had just now is no reason to fail.
             self._log.warning("lag is not known", batch=planned.batch, error=str(error))
@@ -411,10 +411,13 @@ class QueryDriver:
             self._log.warning("figures are incomplete", error=str(error))
             return []
 
-    def _lag_now(self) -> int:
-        assert self._source is not None
+    def lags(self) -> dict[int, int]:
+        """Records of each source partition that no planned batch holds; empty before the query is owned."""
+        if self._source is None:
+            return {}
         ends = self._admin.ends(self._source.name, partitions=self._source.partitions)
-        return sum(end - self._ends.get(partition, 0) for partition, end in ends.items())
+        planned = self._ends
+        return {partition: end - planned.get(partition, 0) for partition, end in ends.items()}
 
     # The live stream.
 

@@ -32,6 +32,7 @@ log = structlog.get_logger()
 _START_S = 30.0
 _STOP_S = 10.0
 _OPEN_ATTEMPTS = 8
+_OBSERVE_S = 5.0
 
 
 @dataclass
@@ -41,6 +42,16 @@ class _Server:
     socket: Path
     client: StoreClient
     tasks: list[str]
+
+
+@dataclass(frozen=True)
+class ServerSeen:
+    """One server at one moment: its tasks' figures, and how far the restores under way are, 0 to 1."""
+
+    number: int
+    answers: bool
+    tasks: list[dict[str, Any]]
+    restored: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -218,6 +229,21 @@ class StoreServers:
             if server is not None and server.process.poll() is None:
                 found += [t for t in server.client.act("figures")["tasks"] if t["task"].rpartition("-")[0] == query]
         return found
+
+    def observe(self) -> list[ServerSeen]:
+        """Every server as it is now, for people; one that does not answer in time is told as such."""
+        return [self._seen(number, server) for number, server in enumerate(list(self._servers))]
+
+    def _seen(self, number: int, server: _Server | None) -> ServerSeen:
+        if server is None or server.process.poll() is not None:
+            return ServerSeen(number, False, [], {})
+        try:
+            with StoreClient(server.socket, timeout_s=_OBSERVE_S) as client:
+                tasks = client.act("figures")["tasks"]
+                restored = {one["task"]: one["percent"] / 100 for one in client.restoring()}
+        except RollforwardError:
+            return ServerSeen(number, False, [], {})
+        return ServerSeen(number, True, tasks, restored)
 
     def describe(self, *, restoring: bool = False) -> list[dict[str, Any]]:
         """Where each server listens and what it owns: enough for a reader to find a task. Asks how restores go, too."""
