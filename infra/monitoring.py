@@ -72,7 +72,7 @@ class Monitoring:
             for name in missing:
                 spec = self._spec(name, programs[name])
                 ready = partial(_ready, self.port(name))
-                process.await_ready(spec, process.start(spec), ready, timeout_s=START_TIMEOUT_S)
+                process.start_and_await(spec, ready, timeout_s=START_TIMEOUT_S, grace_s=STOP_GRACE_S)
         except BaseException:
             for name in missing:
                 process.stop(self.record(name), grace_s=STOP_GRACE_S)

@@ -8,6 +8,7 @@ import structlog
 import typer
 
 from ops.cli import (
+    acls,
     demo,
     deploy,
     doctor,
@@ -47,6 +48,7 @@ for group in (
     top,
     incidents,
     doctor,
+    acls,
     drop,
     query,
     sql,

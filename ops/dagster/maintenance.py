@@ -26,7 +26,7 @@ from pipelines.settings import Settings
 from statestore.errors import RollforwardError
 
 SNAPSHOT_OP, COLLECT_OP = "snapshot", "collect"
-CHECKPOINT_OP, BACKUP_OP = "checkpoint_metastore", "backup_metastore"
+CHECKPOINT_OP, BACKUP_OP = "checkpoint", "backup"
 BACKUPS_KEPT = 14
 JITTER_S = 60.0
 VERIFY_PERCENT = 5.0

@@ -19,11 +19,11 @@ from pipelines.deploy import deployed_queries
 from pipelines.metrics.catalogue import METRICS, RECOVERY_DONE
 from pipelines.metrics.endpoint import targets_folder
 from statestore.kafka import Admin
-from tests.crash.conftest import Start, deploy, feed, points
+from tests.crash.conftest import Start, deploy, feed
 from tests.support.feed import Feed
 from tests.support.pipeline import PipelineUnderTest
 
-__all__ = ["deploy", "feed", "points"]
+__all__ = ["deploy", "feed"]
 Figures = dict[str, dict[tuple[str, ...], float]]
 
 

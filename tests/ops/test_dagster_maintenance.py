@@ -65,7 +65,9 @@ def test_services_wait_for_different_times_and_each_always_for_its_own() -> None
 
 def test_every_schedule_and_check_is_loaded(world: World) -> None:
     world.deploy("sales")
-    repository = build_definitions(settings_now()).get_repository_def()
+    definitions = build_definitions(settings_now())
+    dg.Definitions.validate_loadable(definitions)
+    repository = definitions.get_repository_def()
     names = {schedule.name for schedule in repository.schedule_defs}
     jobs = ("snapshot_pipelines", "collect_snapshots", "checkpoint_metastore", "backup_metastore", "check_health")
     assert {*(f"{job}_by_the_clock" for job in (*jobs, "verify_sample")), "check_drift"} == names
@@ -100,5 +102,5 @@ def test_backups_are_written_and_the_oldest_go(
     done = backup_metastore.execute_in_process(instance=instance)
     left = sorted(folder.iterdir())
     assert 14 == len(left)
-    assert done.output_for_node("backup_metastore") == str(left[-1])
+    assert done.output_for_node("backup") == str(left[-1])
     assert b"sales" in left[-1].read_bytes()
