@@ -59,12 +59,25 @@ class Planned:
 
 @dataclass(frozen=True)
 class Position:
-    """The newest batch that a task has committed. `stores` gives each changelog's next offset after it."""
+    """The newest batch that a task has committed. `stores` gives each changelog's next offset after it.
+
+    `ends` says where the input stood: source partition (as text) and the offset after the batch's last record of it.
+    """
 
     batch: int
     epoch: int
     plan: str
     stores: dict[str, ChangelogPosition] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A position with its record's offset and CreateTime in ms."""
+
+    position: Position
+    offset: int
+    at_ms: int
 
 
 @dataclass(frozen=True)
@@ -121,11 +134,18 @@ class BatchesLog:
     def position(self, task: int) -> Position | None:
         """Where the task stands; None if it never committed. Call after `init_transactions` of the task's id."""
         record = self._newest(task).get(POSITION)
-        if record is None:
-            return None
+        return None if record is None else self._position(record)
+
+    def _position(self, record: Record) -> Position:
         fields = _fields(record, self.topic)
         stores = {name: ChangelogPosition(**at) for name, at in fields.pop("stores").items()}
         return Position(**fields, stores=stores)
+
+    def positions(self, task: int) -> list[Recorded]:
+        """Every position of the task that compaction has left, oldest first; the last one is the newest."""
+        first, _ = self._reader.begin_and_end(self.topic, task)
+        records = (record for chunk in self._reader.read(self.topic, task, start=first) for record in chunk)
+        return [Recorded(self._position(r), r.offset, r.timestamp_ms) for r in records if r.key == POSITION and r.value]
 
     def driver_log(self) -> DriverLog:
         """What drivers have recorded. Call after `init_transactions` of the driver's id."""

@@ -92,6 +92,8 @@ COLLECT_POINTS = (
     "collect.in-files",
     "collect.files-deleted",
 )
+# In the order in which a version of the past is built.
+PAST_POINTS = ("past.in-tail", "past.built")
 ROLLBACK_POINTS = ("rollback.before-delete",)
 # In the order in which one statement meets them, then those of rarer work on the log.
 METASTORE_POINTS = (
@@ -136,6 +138,7 @@ ALL_POINTS = (
     *SNAPSHOT_POINTS,
     *RESTORE_POINTS,
     *COLLECT_POINTS,
+    *PAST_POINTS,
     *ROLLBACK_POINTS,
     *METASTORE_POINTS,
     *CHECKPOINT_POINTS,

@@ -317,6 +317,7 @@ class QueryDriver:
                 batch=planned.batch,
                 attempt=result.attempt,
                 plan=planned.plan,
+                ends={str(r.partition): r.end for r in planned.ranges},
             )
             for result in staged.results
         ]
