@@ -61,6 +61,14 @@ class PastVersion:
                 raise self.cut.out_of_reach(error) from error
         return self._open[spec.name]
 
+    def check(self) -> None:
+        """Raises `OutOfReach` unless every task's version can be had, without building any."""
+        for past in self.cut.tasks:
+            try:
+                past.check(self.cut.batch)
+            except OutOfReach as error:
+                raise self.cut.out_of_reach(error) from error
+
     def close(self) -> None:
         """Release the folders."""
         for database in self._open.values():

@@ -7,6 +7,7 @@ One compacted topic of N + 1 partitions for N tasks, JSON values, a few keys eac
                   plan-<hash>       the text of a plan, kept as long as a batch may have to run under it
                   planned           the newest planned batch: number, plan hash, source ranges
                   done              the newest finished batch
+                  origin            of a clone: whose version it was given, and whether all of it is there
 
 The driver has a partition of its own because a `read_committed` reader waits for the transactions open on a partition:
 shared with a task, a server killed in a commit would hide the newest driver until its transaction times out.
@@ -31,6 +32,9 @@ PLANNED = b"planned"
 DONE = b"done"
 POSITION = b"position"
 PLAN_PREFIX = b"plan-"
+ORIGIN = b"origin"
+# State of an origin while the version is not there yet.
+COPYING = "copying"
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,16 @@ class Recorded:
 
 @dataclass(frozen=True)
 class DriverLog:
-    """What the driver's partition says. `epoch` is -1 and the rest empty before the first driver."""
+    """What the driver's partition says. `epoch` is -1 and the rest empty before the first driver.
+
+    `origin` is empty but for a clone: `state`, `pipeline`, `batch`, `keys`.
+    """
 
     epoch: int
     planned: Planned | None
     done: int
     plans: dict[str, str]
+    origin: dict[str, Any] = field(default_factory=dict)
 
 
 def encode(value: object) -> bytes:
@@ -164,4 +172,5 @@ class BatchesLog:
                 for key, record in newest.items()
                 if key.startswith(PLAN_PREFIX) and record.value
             },
+            origin=_fields(newest[ORIGIN], self.topic) if ORIGIN in newest else {},
         )

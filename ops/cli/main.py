@@ -8,6 +8,7 @@ import structlog
 import typer
 
 from ops.cli import (
+    clone,
     demo,
     deploy,
     drift,
@@ -46,6 +47,7 @@ for group in (
     sql,
     recover,
     snapshots,
+    clone,
     verify,
     drift,
     metastore,

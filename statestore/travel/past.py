@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import DataCorrupted, InvalidInput, Unavailable
@@ -27,6 +28,7 @@ from statestore.snapshots.restore import restore_snapshot
 from statestore.travel.known import BEGIN, Known
 from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
 
+T = TypeVar("T")
 _FOREVER_MS = 1 << 62
 
 
@@ -110,10 +112,24 @@ class PastTask:
         on_progress: Progress = lambda _done, _total: None,
     ) -> TaskDatabase:
         """Make `folder` the version at `batch` and open it. Raises `OutOfReach` if that version cannot be had."""
+        return self._first_of(batch, lambda base: self._build_on(base, folder, rocks, pin_life_s, on_progress))
+
+    def check(self, batch: int) -> Base:
+        """Where the version at `batch` would be built from, its tail read. Raises `OutOfReach`."""
+
+        def whole(base: Base) -> Base:
+            reached = self._read_tail(base.chain, lambda _chunk, _done: None)
+            if reached < base.chain[-1].batch:
+                raise TailIncomplete(reached)
+            return base
+
+        return self._first_of(batch, whole)
+
+    def _first_of(self, batch: int, use: Callable[[Base], T]) -> T:
         bases, refused = self.bases(batch)
         for base in bases:
             try:
-                return self._build_on(base, folder, rocks, pin_life_s, on_progress)
+                return use(base)
             except TailIncomplete as gap:
                 # An older base needs this tail as well.
                 refused = f"the changelog is compacted past it: what can be had is batch {gap.reached}"

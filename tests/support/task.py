@@ -35,6 +35,7 @@ from statestore.staging import EMIT_NOTHING, SCHEMA
 from statestore.task import Opened, Task
 from statestore.travel.cut import Cut, look_back
 from statestore.travel.past import OutOfReach
+from statestore.travel.rewrite import Rewrite, Rewritten
 from statestore.version import ChangelogPosition, TaskDatabase
 
 COMPACT = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
@@ -190,14 +191,38 @@ class TaskWorld:
         producer = TransactionalProducer(self.kafka, f"{self.spec.pipeline}-q-driver")
         producer.init()
         producer.begin()
-        ranges = tuple(Range("source", "id", int(p), 0, end) for p, end in (ends or {}).items())
-        planned = encode(Planned(batch, PLAN, ranges))
+        planned = encode(Planned(batch, PLAN, self._ranges(ends or {"0": batch + 1})))
         for key, value in ((PLANNED, planned), (DONE, encode_fields(batch=batch))):
             producer.produce(self.batches.name, key=key, value=value, partition=self.spec.tasks)
         producer.commit()
         producer.close()
 
+    def _ranges(self, ends: Mapping[str, int]) -> tuple[Range, ...]:
+        """Any topic that exists is good enough as the source."""
+        return tuple(Range(self.spec.output_topic, "id", int(p), end, end) for p, end in ends.items())
+
     # The past.
+
+    def rewrite(self, batch: int, folder: Path) -> Rewritten:
+        """Make the version at `batch` the committed one."""
+        self.close()
+        rewrite = Rewrite(
+            self.kafka, f"{self.spec.pipeline}-q-driver", [self.spec], plan=PLAN, snapshots=self.snapshots
+        )
+        rewrite.take()
+        cut = self.look_back(batch=batch)
+        database = cut.tasks[0].build(batch, folder, ROCKS, pin_life_s=600)
+        try:
+            before = rewrite.own({}).planned
+            assert before is not None
+            planned = Planned(before.batch + 1, PLAN, self._ranges(cut.ends()))
+            return rewrite.commit(
+                {self.spec.number: database.database.scan("s")}, planned, {}, f"{self.spec.pipeline}-q"
+            )[0]
+        finally:
+            rewrite.close()
+            database.close()
+            shutil.rmtree(folder)
 
     def look_back(self, *, batch: int | None = None, at_ms: int | None = None) -> Cut:
         """What is known of a batch or a time."""
