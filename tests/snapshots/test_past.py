@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from statestore.errors import InvalidInput
+from statestore.kafka import TransactionalProducer
 from statestore.snapshots.manifest import Step
 from statestore.travel.known import BEGIN, Known
 from statestore.travel.past import OutOfReach
@@ -137,3 +139,71 @@ def test_a_batch_between_two_that_may_have_one_between_them_is_not_certain() -> 
     assert {0: -1, 1: 1, 2: 1, 3: 1, 4: 4, 6: 6, 7: 6, 8: 6, 9: 9, 10: 9, 11: 9} == certain
     assert known.chain(1, 6) is None
     assert [-1, 1, 4] == [found.batch for found in known.chain(-1, 4) or ()]
+
+
+def aborted(world: TaskWorld) -> None:
+    """A transaction on the changelog that another owner begins and gives up."""
+    world.close()
+    producer = TransactionalProducer(world.kafka, world.spec.transactional_id)
+    producer.init()
+    producer.begin()
+    producer.produce(world.spec.store.changelog_topic, key=b"never", value=b"1", partition=world.spec.number)
+    producer.flush()
+    producer.abort()
+    producer.close()
+    world.open()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_order_of_what_a_task_lives_through(world: TaskWorld, seed: int, tmp_path: Path) -> None:
+    """Every batch is exact, or refused; without an aborted transaction none is refused."""
+    dice = random.Random(seed)
+    models: list[Model] = []
+
+    world.open()
+    aborts = 0
+    for _ in range(40):
+        model = dict(models[-1]) if models else {}
+        what = dice.choices(
+            ("commit", "elsewhere", "nothing", "reopen", "snapshot", "abort", "back"), (8, 3, 1, 2, 3, seed == 2, 2)
+        )[0]
+        changes: dict[bytes, bytes | None] = {b"k%d" % dice.randrange(20): b"%d" % dice.random() for _ in range(5)}
+        if what == "commit":
+            world.commit({key: value for key, value in changes.items() if value is not None})
+            models.append(applied(model, changes))
+        elif what == "elsewhere":
+            changes |= dict.fromkeys(dice.sample(sorted(model), len(model) // 4))
+            world.commit_elsewhere(changes)
+            world.open()
+            models.append(applied(model, changes))
+        elif what == "nothing":
+            world.commit({})
+            models.append(model)
+        elif what == "back" and models:
+            to = dice.randrange(len(models))
+            world.finish(len(models) - 1)
+            try:
+                world.rewrite(to, tmp_path / "past")
+                models.append(models[to])
+            except OutOfReach:
+                assert aborts
+            world.open()
+        elif what == "snapshot" and models:
+            world.snapshot()
+        elif what == "abort":
+            aborts += 1
+            aborted(world)
+        elif what == "reopen":
+            world.open()
+        assert (models[-1] if models else {}) == world.entries()
+    world.finish(len(models) - 1)
+    refused = 0
+    for batch, model in enumerate(models):
+        try:
+            assert model == world.past(tmp_path / "past", batch=batch), (seed, batch)
+        except OutOfReach as error:
+            refused += 1
+            near = [error.fields[name] for name in ("nearest_before", "nearest_after")]
+            for one in (int(str(n)) for n in near if n is not None):
+                assert models[one] == world.past(tmp_path / "past", batch=one), (seed, batch, one)
+    assert aborts or not refused, (seed, refused)
