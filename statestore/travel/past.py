@@ -2,9 +2,9 @@
 
 A version is a snapshot of that batch, or an older snapshot and the changelog from there up to the batch. The changelog
 is compacted: a record before the batch may be gone because a newer one of its key came after it, and then the version
-cannot be had. So every offset of the tail must be accounted for: a record that was read, or the marker of a commit,
-which stands where a step ends. Anything else that is missing (a record compacted away, one that was aborted) refuses
-the version. With the whole tail there, how old the snapshot is does not matter: no deletion is missing either.
+cannot be had. So every offset of the tail must be accounted for: a record that was read; the marker of a commit, which
+stands where a step ends; a record of an aborted transaction, or the marker right behind one. One writer at a time
+appends to a changelog, so nothing else can be there. Anything else that is missing refuses the version. With the whole tail there, how old the snapshot is does not matter: no deletion is missing either.
 """
 
 from __future__ import annotations
@@ -183,15 +183,28 @@ class PastTask:
         ends = sorted({step.offsets[store] for step in chain})
         # No commit ends before the first record.
         markers, at = set(ends) - {0}, ends[0]
+
+        def lost_before(offset: int) -> int | None:
+            lost = _first_lost(at, offset, markers)
+            return lost if lost is None else _first_lost(lost, offset, markers | self._aborted(lost, offset))
+
         chunks = self._reader.read(self.spec.store.changelog_topic, self.spec.number, start=at, end=ends[-1])
         for chunk in chunks:
             for record in chunk:
-                if record.offset != at and (lost := _first_lost(at, record.offset, markers)) is not None:
+                if record.offset != at and (lost := lost_before(record.offset)) is not None:
                     return _whole(chain, store, lost)
                 at = record.offset + 1
             take(chunk, at)
-        lost = _first_lost(at, ends[-1], markers)
+        lost = lost_before(ends[-1])
         return chain[-1].batch if lost is None else _whole(chain, store, lost)
+
+    def _aborted(self, start: int, end: int) -> set[int]:
+        """Offsets of aborted records, and of the markers behind them, where no committed record is."""
+        chunks = self._reader.read(
+            self.spec.store.changelog_topic, self.spec.number, start=start, end=end, uncommitted=True
+        )
+        offsets = {record.offset for chunk in chunks for record in chunk}
+        return offsets | {offset + 1 for offset in offsets}
 
     # Looking.
 
