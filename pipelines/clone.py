@@ -58,6 +58,8 @@ def clone(
 ) -> list[Cloned]:
     """Make or finish the clone `name`, stopped. Raises `InvalidInput` or `OutOfReach` where that is not possible."""
     originals = chosen(row, None, batch)
+    if name == row.name:
+        raise InvalidInput("a clone needs a name of its own", pipeline=name)
     _require_apart(originals)
     for original in originals:
         require_travel(original, settings)
@@ -81,6 +83,11 @@ def _copy(
     at_ms: int | None,
     tell: Progress,
 ) -> Cloned:
+    kafka = settings.kafka_config()
+    marked = BatchesLog(Reader(kafka), copy.batches_topic, tasks=copy.query.tasks).is_marked(ORIGIN)
+    if marked is False:
+        # Before its id is taken: whoever runs under it would be fenced.
+        raise InvalidInput("there is another pipeline of this name", pipeline=copy.pipeline, hint="choose another name")
     with ExitStack() as stack:
         rewrite = rewrite_of(copy, settings)
         stack.callback(rewrite.close)

@@ -149,6 +149,16 @@ class BatchesLog:
         stores = {name: ChangelogPosition(**at) for name, at in fields.pop("stores").items()}
         return Position(**fields, stores=stores)
 
+    def is_marked(self, key: bytes) -> bool | None:
+        """Whether the driver's partition has a record of this key, in open transactions too; None if it is empty.
+
+        It waits for nobody: what an owner that was killed has left open is looked at as well.
+        """
+        first, _ = self._reader.begin_and_end(self.topic, self.driver_partition)
+        chunks = self._reader.read(self.topic, self.driver_partition, start=first, uncommitted=True)
+        keys = {record.key for chunk in chunks for record in chunk}
+        return key in keys if keys else None
+
     def positions(self, task: int) -> list[Recorded]:
         """Every position of the task that compaction has left, oldest first; the last one is the newest."""
         first, _ = self._reader.begin_and_end(self.topic, task)

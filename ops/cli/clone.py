@@ -33,11 +33,14 @@ def clone(
     The copy reads the same source topics, from where the batch ended, and writes topics of its own.
     """
     require_one(at_batch, at)
+    from ops.past import require_stopped
     from pipelines.clone import clone as make
 
     settings = settings_of_here()
     with registry_of(settings) as registry, progress(f"Cloning {pipeline}") as tell:
         row = registry.pipeline(pipeline)
+        if registry.find(name) is not None:
+            require_stopped(registry, name)
         made = make(row, name, settings, registry, batch=at_batch, at_ms=time_ms(at), tell=tell)
     if json:
         answer({"pipeline": name, "origin": pipeline, "queries": [one.to_json() for one in made]})

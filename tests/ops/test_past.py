@@ -51,6 +51,9 @@ def test_a_pipeline_goes_back_and_a_clone_goes_on(cli: Cli, source: str, kafka: 
     assert "batch is not finished" in json.loads(asked.stdout)["error"]["message"]
     assert not any((tmp_path / "past").iterdir())
 
+    # Nobody's name is taken, which would fence whoever runs under it.
+    assert "name of its own" in cli("clone", source, "--as", source).stderr
+
     # A clone of the first batch: killed twice, refused until it is whole, then run to the same results.
     for point in [*CLONE_POINTS, "rewrite.before-commit"]:
         killed(cli, tmp_path / "points", point, "clone", source, "--as", name, "--at-batch", "0")
