@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -57,9 +57,9 @@ class StoreClient:
         found: list[dict[str, Any]] = self._act("restoring", {}, options)["restoring"]
         return found
 
-    def commit(self, task: str, *, batch: int, attempt: int, plan: str) -> dict[str, Any]:
-        """Commit a staged attempt; gives the task's figures after it."""
-        return self.act("commit", task=task, batch=batch, attempt=attempt, plan=plan)
+    def commit(self, task: str, *, batch: int, attempt: int, plan: str, ends: Mapping[str, int]) -> dict[str, Any]:
+        """Commit a staged attempt; gives the task's figures after it. `ends` is where the input stands then."""
+        return self.act("commit", task=task, batch=batch, attempt=attempt, plan=plan, ends=dict(ends))
 
     def snapshot(self, task: str) -> dict[str, Any]:
         """Take a snapshot of the task's committed version now; gives how it went."""

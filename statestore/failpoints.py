@@ -93,6 +93,18 @@ COLLECT_POINTS = (
     "collect.in-files",
     "collect.files-deleted",
 )
+# In the order in which a version of the past is built.
+PAST_POINTS = ("past.in-tail", "past.built")
+# In the order in which another version is made the committed one.
+REWRITE_POINTS = (
+    "rewrite.owned",
+    "rewrite.opened",
+    "rewrite.in-produce",
+    "rewrite.position-sent",
+    "rewrite.before-commit",
+    "rewrite.committed",
+)
+CLONE_POINTS = ("clone.deployed", "clone.marked")
 ROLLBACK_POINTS = ("rollback.before-delete",)
 # In the order in which one statement meets them, then those of rarer work on the log.
 METASTORE_POINTS = (
@@ -137,6 +149,9 @@ ALL_POINTS = (
     *SNAPSHOT_POINTS,
     *RESTORE_POINTS,
     *COLLECT_POINTS,
+    *PAST_POINTS,
+    *REWRITE_POINTS,
+    *CLONE_POINTS,
     *ROLLBACK_POINTS,
     *METASTORE_POINTS,
     *CHECKPOINT_POINTS,

@@ -363,8 +363,12 @@ class Reader:
     def _offset(self, where: ck.TopicPartition, which: OffsetSpec) -> int:
         return list_offsets(self._admin, self._config, {where: which})[(where.topic, where.partition)]
 
-    def read(self, topic: str, partition: int, *, start: int, end: int | None = None) -> Iterator[list[Record]]:
+    def read(
+        self, topic: str, partition: int, *, start: int, end: int | None = None, uncommitted: bool = False
+    ) -> Iterator[list[Record]]:
         """Chunks of the committed records from `start` up to `end` (exclusive), or to the log's end.
+
+        With `uncommitted` those of aborted and of open transactions are among them.
 
         Raises `Unavailable` when Kafka stays silent for the time limit, and `TaskCorrupted`'s cause, `OffsetsGone`,
         when `start` lies before the log.
@@ -384,7 +388,7 @@ class Reader:
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
-                "isolation.level": "read_committed",
+                "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
                 "auto.offset.reset": "error",
                 "allow.auto.create.topics": False,
                 "queued.max.messages.kbytes": 64 * 1024,

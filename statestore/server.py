@@ -134,7 +134,8 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
                 return self._open(command)
             case "commit":
                 task = self._task(command["task"])
-                now = task.commit(batch=command["batch"], attempt=command["attempt"], plan=command["plan"])
+                fields = {name: command[name] for name in ("batch", "attempt", "plan", "ends")}
+                now = task.commit(**fields)
                 return {"committed_now": now, **task.figures()}
             case "snapshot":
                 return self._snapshot(self._task(command["task"]))

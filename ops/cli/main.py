@@ -9,6 +9,7 @@ import typer
 
 from ops.cli import (
     acls,
+    clone,
     demo,
     deploy,
     doctor,
@@ -54,6 +55,7 @@ for group in (
     sql,
     recover,
     snapshots,
+    clone,
     verify,
     drift,
     metastore,

@@ -37,7 +37,18 @@ from pipelines.engine.servers import StoreServers
 from pipelines.engine.spark import kafka_options
 from pipelines.plan import Query, plan_hash, query_from_json, query_to_json
 from pipelines.settings import Settings
-from statestore.batches import DONE, DRIVER, PLAN_PREFIX, PLANNED, BatchesLog, Planned, Range, encode, encode_fields
+from statestore.batches import (
+    COPYING,
+    DONE,
+    DRIVER,
+    PLAN_PREFIX,
+    PLANNED,
+    BatchesLog,
+    Planned,
+    Range,
+    encode,
+    encode_fields,
+)
 from statestore.errors import Fenced, InvalidConfig, RollforwardError, Unavailable, Unrecoverable
 from statestore.failpoints import reach
 from statestore.kafka import Admin, ProducerFatal, Reader, Topic, TransactionAborted, TransactionalProducer
@@ -137,6 +148,13 @@ class QueryDriver:
         self._log = self._log.bind(epoch=self.epoch)
         reach("driver.owned")
         self._past = self._log_reader.driver_log()
+        if self._past.origin.get("state") == COPYING:
+            raise InvalidConfig(
+                "clone is not complete: its stores are not there yet",
+                query=self.query.name,
+                origin=self._past.origin["pipeline"],
+                hint="run `rollforward clone` again, or drop it",
+            )
         if self._past.planned is not None:
             self._batch = self._past.planned.batch
             self._ends = {r.partition: r.end for r in self._past.planned.ranges}
@@ -317,6 +335,7 @@ class QueryDriver:
                 batch=planned.batch,
                 attempt=result.attempt,
                 plan=planned.plan,
+                ends={str(r.partition): r.end for r in planned.ranges},
             )
             for result in staged.results
         ]

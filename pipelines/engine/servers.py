@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -192,11 +192,11 @@ class StoreServers:
         specs = sorted((a.spec for a in self._assigned.values() if a.spec.query == query), key=lambda s: s.number)
         return tuple(str(self._server(spec.name).socket) for spec in specs)
 
-    def commit(self, task: str, *, batch: int, attempt: int, plan: str) -> dict[str, Any]:
+    def commit(self, task: str, *, batch: int, attempt: int, plan: str, ends: Mapping[str, int]) -> dict[str, Any]:
         """Commit a staged attempt. A server that is gone for good raises `Unavailable`, one that was fenced `Fenced`."""
         server = self._server(task)
         try:
-            return server.client.commit(task, batch=batch, attempt=attempt, plan=plan)
+            return server.client.commit(task, batch=batch, attempt=attempt, plan=plan, ends=ends)
         except Unavailable:
             self._raise_if_fenced(server)
             raise
