@@ -26,6 +26,7 @@ from statestore.config import RocksConfig
 from statestore.context import ChangelogRecord
 from statestore.kinds.key_value import KeyValue
 from statestore.kinds.window import Window
+from statestore.rocks import rocks_options
 from statestore.store import Entry, TransactionalMechanism
 from statestore.taskstores import TaskStores
 
@@ -61,14 +62,8 @@ def stored_window(key: bytes, start_ms: int) -> bytes:
 
 def plain(folder: Path, keys: list[bytes]) -> tuple[Work, Callable[[], None]]:
     """The same work by hand, with the options of our stores."""
-    config, options = RocksConfig(), rd.Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_write_buffer_size(config.write_buffer_bytes)
-    options.set_max_background_jobs(2)
-    table = rd.BlockBasedOptions()
-    table.set_bloom_filter(10, False)
-    table.set_block_cache(rd.Cache(config.block_cache_bytes))
-    options.set_block_based_table_factory(table)
+    config = RocksConfig()
+    options = rocks_options(config, rd.Cache(config.block_cache_bytes))
     values, windows = (rd.Rdict(str(folder / name), options) for name in ("values", "windows"))
 
     def write(database: rd.Rdict, entries: list[Entry]) -> None:
