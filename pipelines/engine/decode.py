@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
+from pipelines.engine import records
 from pipelines.plan import Column, Source
 from statestore.errors import InvalidConfig
 
@@ -60,7 +61,7 @@ def decoded_ddl(source: Source) -> str:
 
 
 def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable[[int, int], None]) -> Decoder:
-    """A `mapInArrow` function from (key, value, topic, partition, offset, timestamp_ms) to `decoded_ddl` rows.
+    """A `mapInArrow` function from records, as `records.py` says, to `decoded_ddl` rows.
 
     `__raw` holds the record as it was read wherever it may have to become a dead letter: on an error, and where one
     of the columns `raw_if_null` is null. With None it is held for every row. `count` is given the records and the bad
@@ -72,26 +73,35 @@ def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            values, errors = _decode_values(batch.column(1), fields)
+            values, errors = _decode_values(records.values(batch), fields)
             columns = dict(zip(fields.names, values, strict=True))
             for key in keys:
-                columns[key.name], errors = _decode_key(batch.column(0), key, errors)
+                columns[key.name], errors = _decode_key(records.keys(batch), key, errors)
             count(batch.num_rows, len(errors) - errors.null_count)
-            raw = _raw(batch, _needs_raw(columns, errors, raw_if_null))
+            raw = _raw(source.topic, batch, _needs_raw(columns, errors, raw_if_null))
             yield pa.RecordBatch.from_arrays(
-                [*(columns[name] for name in names), batch.column(5), errors, raw],
+                [*(columns[name] for name in names), records.times(batch), errors, raw],
                 names=[*names, "ROWTIME", "__error", "__raw"],
             )
 
     return decode
 
 
-def _raw(batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.Array:
+def _raw(topic: str, batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.Array:
     """The records as they were read where they are wanted, which is mostly nowhere."""
     if not wanted.true_count:
         return pa.nulls(batch.num_rows, RAW)
-    columns = [_only(batch.column(i), wanted) for i in (2, 3, 4, 5, 0, 1)]
-    return pa.StructArray.from_arrays(columns, fields=list(RAW), mask=pc.invert(wanted))
+    columns = [
+        pa.repeat(pa.scalar(topic), batch.num_rows),
+        records.partitions(batch),
+        records.offsets(batch),
+        records.times(batch),
+        records.keys(batch),
+        records.values(batch),
+    ]
+    return pa.StructArray.from_arrays(
+        [_only(column, wanted) for column in columns], fields=list(RAW), mask=pc.invert(wanted)
+    )
 
 
 def _only(column: pa.Array, wanted: pa.BooleanArray) -> pa.Array:
