@@ -48,7 +48,8 @@ def _translated(error: Exception, folder: Path) -> RollforwardError:
     return TaskCorrupted("rocksdb failed", folder=folder, error=text)
 
 
-def _options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
+def rocks_options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
+    """How every database and family of ours is opened."""
     options = rd.Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
@@ -227,7 +228,7 @@ class Database(Base):
             self._db.put(_SPACES, listed, self._sync_options if sync else self._write_options)
 
     def _options(self) -> rd.Options:
-        return _options(self._config, self._cache)
+        return rocks_options(self._config, self._cache)
 
     @property
     def persistent(self) -> bool:

@@ -12,10 +12,10 @@ import pytest
 from statestore.config import RocksConfig
 
 MIB = 1024 * 1024
-UNCOMMITTED_BYTES_MAX = 16 * MIB
+UNCOMMITTED_BYTES_MAX = 8 * MIB
 COPY_BYTES_MAX = MIB
 VALUE_BYTES = 1000
-CONFIG = RocksConfig(write_buffer_bytes=2 * MIB, block_cache_bytes=2 * MIB)
+CONFIG = RocksConfig(write_buffer_bytes=MIB, block_cache_bytes=MIB)
 WRITTEN = 10 * UNCOMMITTED_BYTES_MAX
 
 # The task's RocksDB and the temporary one: memtables, as many again while they are flushed, and cached blocks.
