@@ -173,7 +173,7 @@ def test_any_order_of_what_a_task_lives_through(world: TaskWorld, seed: int, tmp
     models: list[Model] = []
 
     world.open()
-    for _ in range(40):
+    for _ in range(25):
         model = dict(models[-1]) if models else {}
         what = dice.choices(
             ("commit", "elsewhere", "nothing", "reopen", "snapshot", "abort", "back"), (8, 3, 1, 2, 3, 2, 2)
