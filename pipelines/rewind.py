@@ -35,13 +35,13 @@ Progress = Callable[[str, str], None]
 class Rewound:
     """`batch` is the one whose version the query has now, under the number `as_batch`; None where it was only looked at.
 
-    `records_again` are the source's offsets between then and what was read since. `puts` and `deletes` are keys.
+    `offsets_again` are the source's offsets between then and what was read since. `puts` and `deletes` are keys.
     """
 
     query: str
     batch: int
     as_batch: int | None
-    records_again: int
+    offsets_again: int
     puts: int = 0
     deletes: int = 0
 

@@ -66,8 +66,8 @@ def _rewind(
         answer({"pipeline": pipeline, "dry_run": dry_run, "queries": [one.to_json() for one in done]})
         return
     table(
-        ("query", "version of batch", "now batch", "source records again", "keys put", "keys deleted"),
-        [(one.query, one.batch, one.as_batch, one.records_again, one.puts, one.deletes) for one in done],
+        ("query", "version of batch", "now batch", "source offsets again", "keys put", "keys deleted"),
+        [(one.query, one.batch, one.as_batch, one.offsets_again, one.puts, one.deletes) for one in done],
     )
     if not dry_run:
         say(f"It runs forward from there: rollforward start {pipeline}")

@@ -78,15 +78,20 @@ class PastTask:
             refused = self._why_not(manifest, step)
             if chain is None:
                 refused = refused or "the batches since the snapshot are not all known any more"
+            elif manifest.batch < step.batch:
+                refused = refused or self._why_no_tail()
             if refused or chain is None:
                 refusals.append(f"snapshot of batch {manifest.batch}: {refused}")
             else:
                 found.append(Base(manifest, tuple(chain)))
         begin = self.known.chain(BEGIN, step.batch)
-        if begin is not None and self._found.changelog_first == 0:
-            found.append(Base(None, tuple(begin)))
+        refused = self._why_no_tail()
+        if begin is None or self._found.changelog_first > 0:
+            refused = refused or "it or the first batches are not known any more"
+        if refused or begin is None:
+            refusals.append(f"beginning of the changelog: {refused}")
         else:
-            refusals.append("beginning of the changelog: it or the first batches are not known any more")
+            found.append(Base(None, tuple(begin)))
         return found, "; ".join(refusals)
 
     def _why_not(self, manifest: Manifest, step: Step) -> str:
@@ -99,6 +104,13 @@ class PastTask:
         then = replace(self._found.position, batch=step.batch, stores=stores)
         found = replace(self._found, position=then, delete_retention_ms=_FOREVER_MS)
         return why_not_snapshot(self.spec, manifest, found, stores[self.spec.store.name])
+
+    def _why_no_tail(self) -> str:
+        """Why no record of the changelog may be taken for one of then."""
+        position = self._found.position
+        if position is None or position.stores[self.spec.store.name].topic_id == self._found.changelog_topic_id:
+            return ""
+        return "changelog topic was deleted and created again"
 
     # Building.
 
@@ -219,7 +231,7 @@ class PastTask:
                 found.append((manifest.batch, self.known.last_certain(manifest.batch)))
         bases, _ = self.bases(near)
         start = bases[0].chain[0] if bases else self._nearest_before(near)
-        if start is not None:
+        if start is not None and not self._why_no_tail():
             chain = [start, *self.known.after(start.batch)]
             try:
                 reached = self._read_tail(chain, lambda _chunk, _done: None)

@@ -35,7 +35,8 @@ def killed(cli: Cli, points: Path, point: str, *words: str) -> None:
     del cli.environment["ROLLFORWARD_FAILPOINTS"]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_pipeline_goes_back_and_a_clone_goes_on(cli: Cli, source: str, kafka: str, tmp_path: Path) -> None:
     (tmp_path / "a.sql").write_text(SQL.format(topic=source, table="t"))
     cli.json("deploy", "a.sql", "--pipeline", source, "--json")
@@ -69,7 +70,9 @@ def test_a_pipeline_goes_back_and_a_clone_goes_on(cli: Cli, source: str, kafka: 
 
     # The original goes back, and runs forward over the same records.
     looked = cli.json("recover", source, "--to-batch", "0", "--dry-run", "--json")["queries"][0]
-    assert (0, None, 2) == (looked["batch"], looked["as_batch"], looked["records_again"])
+    assert (0, None) == (looked["batch"], looked["as_batch"])
+    # Markers of transactions take offsets, too.
+    assert 2 < looked["offsets_again"] <= 4
     killed(cli, tmp_path / "points", "rewrite.before-commit", "recover", source, "--to-batch", "0")
     went = cli.json("recover", source, "--to-batch", "0", "--json")["queries"][0]
     assert (0, 2, 1, 1) == (went["batch"], went["as_batch"], went["puts"], went["deletes"])

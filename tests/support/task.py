@@ -180,7 +180,10 @@ class TaskWorld:
         producer.flush()
         at = {"s": ChangelogPosition(self.spec.store.changelog_topic_id, max(offsets))}
         producer.produce(
-            self.batches.name, key=POSITION, value=encode(Position(batch, epoch, PLAN, at)), partition=self.spec.number
+            self.batches.name,
+            key=POSITION,
+            value=encode(Position(batch, epoch, PLAN, at, {"0": batch + 1})),
+            partition=self.spec.number,
         )
         producer.commit()
         producer.close()
