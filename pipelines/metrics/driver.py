@@ -47,7 +47,7 @@ class DriverMetrics:
         self._state = state
         self._states_folder = settings.states
         # A second figure for each counter, which says when it began, serves nobody here.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._metrics = {metric.name: _made(metric, self.registry) for metric in METRICS}
         self._ended = threading.Event()
