@@ -35,7 +35,7 @@ test: setup ## run the tests (slow ones: make crash, make bench)
 	@$(BIN)/python -m pytest $(TESTS)
 
 crash: setup ## kill the job at every step of the protocol and at random moments
-	@$(BIN)/python -m pytest tests/crash -m "slow or not slow" $(TESTS)
+	@$(BIN)/python -m pytest tests/crash tests/ops/test_dagster_killed.py -m "slow or not slow" $(TESTS)
 
 bench: setup ## measure throughput; the figures go to a JSON file
 	@$(BIN)/python -m tests.benchmarks $(BENCH)

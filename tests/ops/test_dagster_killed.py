@@ -28,6 +28,7 @@ def watched(settings: Settings, kafka: str, unique: str, monkeypatch: pytest.Mon
     watched.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_dagster_may_die_at_any_time(watched: Watched, record_property: Callable[[str, object], None]) -> None:
     watched.feed.send(500)
