@@ -28,6 +28,7 @@ class AlertRoute(BaseModel):
     match: dict[str, str]
     job: Literal["recover_pipeline", "launch_pipeline", "snapshot_pipelines", "collect_snapshots", "none"]
     pipeline: str = "{pipeline}"
+    restart: bool = False
 
 
 class Settings(BaseSettings):
