@@ -196,6 +196,12 @@ class Registry:
         with self._session() as session:
             return list(session.scalars(wanted.order_by(BatchRow.id).limit(limit)))
 
+    def batch_before(self, row: BatchRow) -> BatchRow | None:
+        """The batch that the same query finished before, if it is kept."""
+        mine = (BatchRow.pipeline == row.pipeline, BatchRow.query == row.query, BatchRow.id < row.id)
+        with self._session() as session:
+            return session.scalars(select(BatchRow).where(*mine).order_by(BatchRow.id.desc()).limit(1)).first()
+
     def records(self, pipeline: str) -> int:
         """Records in the batches that are kept, over all queries."""
         total = select(func.coalesce(func.sum(BatchRow.records), 0)).where(BatchRow.pipeline == pipeline)

@@ -28,6 +28,7 @@ class AlertRoute(BaseModel):
     match: dict[str, str]
     job: Literal["recover_pipeline", "launch_pipeline", "snapshot_pipelines", "collect_snapshots", "none"]
     pipeline: str = "{pipeline}"
+    restart: bool = False
 
 
 class Settings(BaseSettings):
@@ -65,6 +66,11 @@ class Settings(BaseSettings):
 
     metrics: bool = Field(True, description="every driver serves its figures for Prometheus on loopback")
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = Field(0, description="at this port; 0: a free one")
+    observe_every_s: Annotated[float, Field(ge=0)] = Field(
+        30.0,
+        description="Dagster, which forgets nothing, is shown one batch of each query in this time; 0: every batch",
+    )
+    owners: list[str] = Field([], description="of the assets in Dagster: `team:NAME` or an e-mail address")
     alertmanager_url: str = Field("", description="where alerts are asked for; empty: the local stack's, if it runs")
     alert_routes: list[AlertRoute] = Field([], description="which alert starts which job; empty: ours, docs/alerts.md")
     alert_webhook_url: str = Field(
