@@ -33,6 +33,7 @@ from pipelines.engine.servers import StoreServers
 from pipelines.engine.spark import start_session
 from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
 from pipelines.metastore.service import Metastore
+from pipelines.metrics.driver import DriverMetrics
 from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings, load_settings
 from statestore import logs
@@ -83,6 +84,7 @@ class PipelineDriver:
             snapshots=settings.snapshot_config(),
         )
         self._servers.on_opened = self._opened
+        self._metrics = DriverMetrics(self.name, settings, self._servers, self._drivers, lambda: self._state)
         quick = settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
         self._metastore = Metastore(quick, registry.engine)
 
@@ -100,7 +102,11 @@ class PipelineDriver:
         registry = self._registry
         process = psutil.Process()
         registry.driver_started(
-            self.name, pid=process.pid, process_started=process.create_time(), host=socket.gethostname()
+            self.name,
+            pid=process.pid,
+            process_started=process.create_time(),
+            host=socket.gethostname(),
+            metrics_port=self._metrics.start(),
         )
         heart = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
         heart.start()
@@ -168,6 +174,7 @@ class PipelineDriver:
             self._attempt(driver.close)
         if state == "stopped" and self._stop.is_set():
             self._attempt(self._last_snapshot)
+        self._attempt(lambda: self._metrics.close(planned=state == "stopped"))
         self._attempt(self._servers.close)
         shutil.rmtree(self._work, ignore_errors=True)
         self._ended.set()
@@ -206,10 +213,12 @@ class PipelineDriver:
 
     def _seen(self) -> None:
         if not self._ended.is_set():
-            servers, state = self._servers.describe(), self._state
+            state = self._state
+            servers = self._servers.describe(restoring=state == "recovering")
             self._tell(lambda: self._registry.driver_seen(self.name, pid=os.getpid(), state=state, servers=servers))
 
     def _opened(self, cause: str, opened: dict[str, Any]) -> None:
+        self._metrics.task_opened(opened)
         self._tell(lambda: self._registry.add_recovery(self.name, cause, opened))
 
     def _done(self, done: BatchDone) -> None:
@@ -217,6 +226,7 @@ class PipelineDriver:
         self.totals.bad_records += done.bad_records
         self.totals.late_records += done.late_records
         self.totals.batches += 1
+        self._metrics.batch_done(done)
         row = BatchRow(pipeline=self.name, finished_at=time.time(), **vars(done))
         self._tell(lambda: self._registry.add_batch(row))
 

@@ -27,7 +27,7 @@ from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.client import StoreClient
-from statestore.config import RocksConfig, TaskSpec
+from statestore.config import RocksConfig, StoreSpec, TaskSpec
 from statestore.errors import InvalidInput, Unavailable
 from statestore.kafka import Reader
 from statestore.layouts import window
@@ -127,7 +127,7 @@ def decode_key(query: Query, raw: bytes) -> dict[str, Any]:
 class StoreReader:
     """Reads one query's store, wherever its tasks are."""
 
-    def __init__(self, deployed: DeployedQuery, settings: Settings, registry: Registry) -> None:
+    def __init__(self, deployed: DeployedQuery, settings: Settings, registry: Registry | None) -> None:
         self._query = deployed.query
         self._specs = deployed.task_specs(settings.states)
         self._settings = settings
@@ -173,7 +173,7 @@ class StoreReader:
         yield from self._offline(spec, **bounds)
 
     def _socket(self, task: str) -> str | None:
-        driver = self._registry.driver(self._specs[0].pipeline)
+        driver = None if self._registry is None else self._registry.driver(self._specs[0].pipeline)
         if driver is None:
             return None
         for server in driver.servers:
@@ -195,16 +195,8 @@ class StoreReader:
             checkpoint = database.checkpoint()
             if checkpoint is None or checkpoint.batch != position.batch:
                 raise Unavailable("store is behind its committed position", task=spec.name, hint=hint)
-            placement, source = Placement(spec.store), database.database
-            if bounds.get("key") is not None:
-                key = bytes.fromhex(bounds["key"] or "")
-                (value,) = placement.get_many(source, [key])
-                yield from entry_batches(iter([] if value is None else [(key, value)]))
-            else:
-                low, high = (bounds.get(name) for name in ("lower", "upper"))
-                lower, upper = (None if at is None else bytes.fromhex(at) for at in (low, high))
-                now = -1 if position.order is None else position.order.stream_time_ms
-                yield from entry_batches(placement.scan(source, lower=lower, upper=upper, stream_time_ms=now))
+            now = -1 if position.order is None else position.order.stream_time_ms
+            yield from entries_of(database, spec.store, now, **bounds)
         finally:
             database.close()
 
@@ -215,6 +207,27 @@ class StoreReader:
         for row, (key, time_ms) in enumerate(zip(chunk.column(0).to_pylist(), times.to_pylist(), strict=True)):
             values = {names[a.name]: _aggregate_value(a, states, row) for a in self._query.aggregates}
             yield Row(decode_key(self._query, key), values, time_ms)
+
+
+def entries_of(
+    database: TaskDatabase,
+    store: StoreSpec,
+    stream_time_ms: int = -1,
+    /,
+    *,
+    key: str | None = None,
+    lower: str | None = None,
+    upper: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The entry of a stored key, or those between two, both included, in retention by then; keys in hexadecimal."""
+    placement = Placement(store)
+    if key is not None:
+        wanted = bytes.fromhex(key)
+        (value,) = placement.get_many(database.database, [wanted])
+        yield from entry_batches(iter([] if value is None else [(wanted, value)]))
+        return
+    low, high = (None if bound is None else bytes.fromhex(bound) for bound in (lower, upper))
+    yield from entry_batches(placement.scan(database.database, lower=low, upper=high, stream_time_ms=stream_time_ms))
 
 
 def column_of(aggregate: Aggregate, query: Query) -> str:

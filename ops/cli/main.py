@@ -8,10 +8,14 @@ import structlog
 import typer
 
 from ops.cli import (
+    acls,
+    clone,
     demo,
     deploy,
+    doctor,
     drift,
     drop,
+    incidents,
     lifecycle,
     metastore,
     query,
@@ -21,6 +25,7 @@ from ops.cli import (
     sql,
     stack,
     test,
+    top,
     verify,
 )
 from ops.cli.guard import Guarded
@@ -42,12 +47,17 @@ for group in (
     stack,
     deploy,
     lifecycle,
+    top,
+    incidents,
+    doctor,
+    acls,
     drop,
     query,
     sql,
     test,
     recover,
     snapshots,
+    clone,
     verify,
     drift,
     metastore,

@@ -37,7 +37,18 @@ from pipelines.engine.servers import StoreServers
 from pipelines.engine.spark import kafka_options
 from pipelines.plan import Query, plan_hash, query_from_json, query_to_json
 from pipelines.settings import Settings
-from statestore.batches import DONE, DRIVER, PLAN_PREFIX, PLANNED, BatchesLog, Planned, Range, encode, encode_fields
+from statestore.batches import (
+    COPYING,
+    DONE,
+    DRIVER,
+    PLAN_PREFIX,
+    PLANNED,
+    BatchesLog,
+    Planned,
+    Range,
+    encode,
+    encode_fields,
+)
 from statestore.errors import Fenced, InvalidConfig, RollforwardError, Unavailable, Unrecoverable
 from statestore.failpoints import reach
 from statestore.kafka import Admin, ProducerFatal, Reader, Topic, TransactionAborted, TransactionalProducer
@@ -138,6 +149,13 @@ class QueryDriver:
         self._log = self._log.bind(epoch=self.epoch)
         reach("driver.owned")
         self._past = self._log_reader.driver_log()
+        if self._past.origin.get("state") == COPYING:
+            raise InvalidConfig(
+                "clone is not complete: its stores are not there yet",
+                query=self.query.name,
+                origin=self._past.origin["pipeline"],
+                hint="run `rollforward clone` again, or drop it",
+            )
         if self._past.planned is not None:
             self._batch = self._past.planned.batch
             self._ends = {r.partition: r.end for r in self._past.planned.ranges}
@@ -318,6 +336,7 @@ class QueryDriver:
                 batch=planned.batch,
                 attempt=result.attempt,
                 plan=planned.plan,
+                ends={str(r.partition): r.end for r in planned.ranges},
             )
             for result in staged.results
         ]
@@ -382,7 +401,7 @@ class QueryDriver:
         commit_seconds: float,
     ) -> None:
         try:
-            self._lag = self._lag_now()
+            self._lag = sum(self.lags().values())
         except Unavailable as error:
             # The batch is done; that its lag cannot be had just now is no reason to fail.
             self._log.warning("lag is not known", batch=planned.batch, error=str(error))
@@ -413,10 +432,13 @@ class QueryDriver:
             self._log.warning("figures are incomplete", error=str(error))
             return []
 
-    def _lag_now(self) -> int:
-        assert self._source is not None
+    def lags(self) -> dict[int, int]:
+        """Records of each source partition that no planned batch holds; empty before the query is owned."""
+        if self._source is None:
+            return {}
         ends = self._admin.ends(self._source.name, partitions=self._source.partitions)
-        return sum(end - self._ends.get(partition, 0) for partition, end in ends.items())
+        planned = self._ends
+        return {partition: end - planned.get(partition, 0) for partition, end in ends.items()}
 
     # The live stream.
 
