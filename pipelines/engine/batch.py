@@ -18,11 +18,12 @@ from pipelines.plan import Query
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task's staged attempt: what the driver may commit."""
+    """One task's staged attempt: what the driver may commit. `dropped` counts windows that records came too late for."""
 
     task: int
     attempt: int
     rows: int
+    dropped: int
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class BatchJob:
         """The whole batch as one frame: decode, aggregate and shuffle, READ, merge, WRITE. Nothing runs yet."""
         # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.
         records.sparkSession.conf.set("spark.sql.shuffle.partitions", self.query.tasks)
-        decode = decoder(self.query.source, _plain_columns(self.query), count)
+        decode = decoder(self.query.source, plain_columns(self.query), count)
         decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, decoded_ddl(self.query.source))
         grouped = self._grouped(decoded)
         old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in self._sql.parts)
@@ -82,13 +83,17 @@ class BatchJob:
         context = records.sparkSession.sparkContext
         counts = Counts(*(context.accumulator(0) for _ in range(2)))
         names = [part.name for part in self._sql.parts]
-        read, write = reader(exchange, names, self.types), writer(exchange, self.types)
-        rows = self.frame(records, count=counts.add, read=read, write=write).collect()
-        results = tuple(TaskResult(row.task, row.attempt, row.rows) for row in rows)
-        return StagedBatch(counts.records.value, counts.bad.value, results)
+        read, write = reader(exchange, names, self.types), writer(exchange, names, self.types)
+        return staged(self.frame(records, count=counts.add, read=read, write=write), counts)
 
 
-def _plain_columns(query: Query) -> tuple[str, ...] | None:
+def staged(frame: DataFrame, counts: Counts) -> StagedBatch:
+    """Run the job whose last step is WRITE."""
+    results = tuple(TaskResult(row.task, row.attempt, row.rows, row.dropped) for row in frame.collect())
+    return StagedBatch(counts.records.value, counts.bad.value, results)
+
+
+def plain_columns(query: Query) -> tuple[str, ...] | None:
     """The group keys' columns if every key is a plain column; None if a null key can come from anything else."""
     names = {f"`{column.name}`": column.name for column in query.source.columns}
     names |= {column.name: column.name for column in query.source.columns}

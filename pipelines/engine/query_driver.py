@@ -30,9 +30,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from pipelines import names
 from pipelines.deploy import DeployedQuery
-from pipelines.engine.batch import BatchJob, StagedBatch
+from pipelines.engine.batch import StagedBatch
 from pipelines.engine.exchange import Exchange
-from pipelines.engine.projection import ProjectionJob, job_of
+from pipelines.engine.jobs import Job, job_of
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.spark import kafka_options
 from pipelines.plan import Query, plan_hash, query_from_json, query_to_json
@@ -60,12 +60,13 @@ _QUIESCE_S = 60.0
 
 @dataclass(frozen=True)
 class BatchDone:
-    """Figures of one finished batch."""
+    """Figures of one finished batch. `late_records` counts records once for each window that they came too late for."""
 
     query: str
     batch: int
     records: int
     bad_records: int
+    late_records: int
     changed_keys: int
     seconds: float
     commit_seconds: float
@@ -100,7 +101,7 @@ class QueryDriver:
         self._admin = Admin(self._kafka)
         self._log_reader = BatchesLog(Reader(self._kafka), deployed.batches_topic, tasks=self.query.tasks)
         self._hash = plan_hash(self.query)
-        self._jobs: dict[str, BatchJob | ProjectionJob] = {}
+        self._jobs: dict[str, Job] = {}
         self._producer: TransactionalProducer | None = None
         self._batch = -1
         self._ends: dict[int, int] = {}
@@ -409,6 +410,7 @@ class QueryDriver:
             batch=planned.batch,
             records=staged.records,
             bad_records=staged.bad_records,
+            late_records=sum(result.dropped for result in staged.results),
             changed_keys=sum(result.rows for result in staged.results) - staged.bad_records,
             seconds=seconds,
             commit_seconds=commit_seconds,
