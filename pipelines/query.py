@@ -27,7 +27,7 @@ from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.client import StoreClient
-from statestore.config import RocksConfig, TaskSpec
+from statestore.config import RocksConfig, StoreSpec, TaskSpec
 from statestore.errors import InvalidInput, Unavailable
 from statestore.kafka import Reader
 from statestore.layouts import window
@@ -195,9 +195,8 @@ class StoreReader:
             checkpoint = database.checkpoint()
             if checkpoint is None or checkpoint.batch != position.batch:
                 raise Unavailable("store is behind its committed position", task=spec.name, hint=hint)
-            order = position.order
-            now = -1 if order is None else order.stream_time_ms
-            yield from entries_of(database, spec, stream_time_ms=now, **bounds)
+            now = -1 if position.order is None else position.order.stream_time_ms
+            yield from entries_of(database, spec.store, now, **bounds)
         finally:
             database.close()
 
@@ -212,25 +211,23 @@ class StoreReader:
 
 def entries_of(
     database: TaskDatabase,
-    spec: TaskSpec,
-    *,
+    store: StoreSpec,
     stream_time_ms: int = -1,
+    /,
+    *,
     key: str | None = None,
     lower: str | None = None,
     upper: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The entry of a key, or those between two keys, both included, without windows that are out of retention.
-
-    Keys are in hexadecimal.
-    """
-    placement, source = Placement(spec.store), database.database
+    """The entry of a stored key, or those between two, both included, in retention by then; keys in hexadecimal."""
+    placement = Placement(store)
     if key is not None:
         wanted = bytes.fromhex(key)
-        (value,) = placement.get_many(source, [wanted])
+        (value,) = placement.get_many(database.database, [wanted])
         yield from entry_batches(iter([] if value is None else [(wanted, value)]))
         return
     low, high = (None if bound is None else bytes.fromhex(bound) for bound in (lower, upper))
-    yield from entry_batches(placement.scan(source, lower=low, upper=high, stream_time_ms=stream_time_ms))
+    yield from entry_batches(placement.scan(database.database, lower=low, upper=high, stream_time_ms=stream_time_ms))
 
 
 def column_of(aggregate: Aggregate, query: Query) -> str:

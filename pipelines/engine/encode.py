@@ -18,8 +18,7 @@ def value_bytes(query: Query) -> str:
         listed = ", ".join(f"{expression} AS `{name}`" for name, expression in fields)
         return f"CAST(to_json(struct({listed}), map('ignoreNullFields', 'false')) AS BINARY)"
     if query.value_format == "kafka" and query.outputs[0].type == "double":
-        bits = f"java_method('java.lang.Double', 'doubleToLongBits', {query.outputs[0].expression})"
-        return f"CAST(CAST({bits} AS BIGINT) AS BINARY)"
+        return _double(query.outputs[0].expression)
     return _bytes(query.value_format, query.value_delimiter, fields)
 
 
@@ -32,7 +31,15 @@ def key_fields_bytes(query: Query, fields: Sequence[Field]) -> str:
         return f"CASE WHEN {_known(fields)} THEN CAST(to_json(struct({listed})) AS BINARY) END"
     if query.key_format == "delimited":
         return f"CASE WHEN {_known(fields)} THEN {_bytes('delimited', query.key_delimiter, fields)} END"
+    if query.key_format == "kafka" and query.group_by[0].type == "double":
+        return _double(fields[0][1])
     return _bytes(query.key_format, query.key_delimiter, fields)
+
+
+def _double(expression: str) -> str:
+    """A double's 8 bytes, for which Spark has no cast."""
+    bits = f"java_method('java.lang.Double', 'doubleToLongBits', {expression})"
+    return f"CASE WHEN ({expression}) IS NOT NULL THEN CAST(CAST({bits} AS BIGINT) AS BINARY) END"
 
 
 def _known(fields: Sequence[Field]) -> str:
@@ -57,11 +64,15 @@ def _bytes(form: str, delimiter: str, fields: Sequence[Field]) -> str:
 
 
 def _csv(expression: str, delimiter: str) -> str:
-    """One field: empty for null, in quotes if it holds the delimiter, a quote or a line break."""
+    """One field: empty for null, in quotes if it holds the delimiter, a quote or a line break.
+
+    Also in quotes, as Commons CSV has it, is what begins with a space, `!`, `"` or `#` or ends with a space.
+    """
     text = f"CAST({expression} AS STRING)"
     special = " OR ".join(
         f"contains({text}, '{_literal(char)}')" for char in dict.fromkeys((delimiter, '"', "\n", "\r"))
     )
+    special += f" OR {text} RLIKE '^[ !\"#]|[\\\\x00-\\\\x20]$'"
     quoted = f"""concat('"', replace({text}, '"', '""'), '"')"""
     return f"coalesce(CASE WHEN {special} THEN {quoted} ELSE {text} END, '')"
 

@@ -26,7 +26,7 @@ from pipelines.engine.merge import MERGED, STORED, WINDOW_BOUNDS, Part, state_pa
 from pipelines.engine.runs import Runs, by_offset, running, squares
 from pipelines.engine.statecodec import StateCodec
 from pipelines.engine.windowing import assign, store_keys, window_ends
-from pipelines.plan import EARLIEST, EVERY_RECORD, LATEST, LISTS, Aggregate, Query
+from pipelines.plan import EVERY_RECORD, LATEST, LISTS, Aggregate, Query
 from pipelines.sql.types import parse_type
 
 NO_TIME = -1
@@ -86,71 +86,68 @@ class RecordOrder:
 
     def _aggregated(self, live: pa.Table, starts: _Ints | None, states: States) -> pa.Table:
         """`live` has one row for each record and window, in the order of results."""
-        keys = _one(live.column("__key")).cast(pa.binary())
+        keys = live.column("__key").combine_chunks().cast(pa.binary())
         run_of, firsts = _runs_of(keys, starts)
         names = store_keys(keys.take(firsts), None if starts is None else starts[firsts.to_numpy()])
         runs = Runs(run_of, len(firsts))
-        old_times, old_parts = self._codec.decode(states(names))
-        after = self._slots(live, runs, old_times, old_parts)
-        rows = np.arange(len(run_of))
+        slots = self._slots(live, runs, *self._codec.decode(states(names)))
         last = np.isin(np.arange(runs.size), runs.ends)[runs.slots]
-        if not self._every:
-            rows = np.flatnonzero(last)
-            before = runs.heads[run_of[rows]]
-        else:
-            before = runs.slots - 1
-        return self._table(live, starts, rows, (runs.slots[rows], before), last, names.take(pa.array(run_of)), after)
+        rows = np.arange(len(run_of)) if self._every else np.flatnonzero(last)
+        before = runs.slots - 1 if self._every else runs.heads[run_of[rows]]
+        columns = {
+            "__key": names.take(pa.array(run_of[rows])),
+            "__dead": pa.nulls(len(rows), pa.string()),
+            "__time": slots["time"].take(pa.array(runs.slots[rows])),
+            "__old_time": slots["time"].take(pa.array(before)),
+            "__last": pa.array(last[rows]),
+            **self._keys(live.take(pa.array(rows)), None if starts is None else starts[rows]),
+        }
+        for prefix, at in ((STORED, before), (MERGED, runs.slots[rows])):
+            columns |= {f"{prefix}{part.name}": slots[part.name].take(pa.array(at)) for part, _ in self._parts}
+        return pa.table(columns)
+
+    def _keys(self, live: pa.Table, starts: _Ints | None) -> dict[str, pa.Array]:
+        """Group keys, and the bounds of the windows that begin at `starts`."""
+        columns = {key.name: live.column(key.name).combine_chunks() for key in self.query.group_by}
+        if starts is not None and self.query.window is not None:
+            ends = window_ends(starts, self.query.window.size_ms)
+            columns |= {name: pa.array(at) for name, at in zip(WINDOW_BOUNDS, (starts, ends), strict=True)}
+        return columns
 
     def _slots(self, live: pa.Table, runs: Runs, old_times: pa.Array, old_parts: list[pa.Array]) -> dict[str, pa.Array]:
         """Time and parts in every slot."""
-        times = _one(live.column("__time"))
-        slots = {"time": running("max", runs, old_times, times)}
+        slots = {"time": running("max", runs, old_times, live.column("__time").combine_chunks())}
         for (part, aggregate), old in zip(self._parts, old_parts, strict=True):
-            argument = None
+            rows = None
             if aggregate.argument is not None:
-                argument = _one(live.column(f"{ARGUMENT}{aggregate.name}"))
-                if part.operation == "count":
-                    argument = argument if pa.types.is_boolean(argument.type) else argument.is_valid()
-            if part.operation == "squares":
-                sums, counts = (slots[f"{aggregate.name}_{name}"] for name in ("sum", "count"))
-                slots[part.name] = squares(runs, old, argument, sums=sums, counts=counts)
-            elif part.operation in LISTS:
-                slots[part.name] = lists(aggregate, runs, old, argument, every=self._every)
-            elif part.operation in (LATEST, EARLIEST):
-                latest = part.operation == LATEST
-                seen = None if not aggregate.nulls else old_times.is_valid()
-                slots[part.name] = by_offset(runs, old, argument, seen=seen, latest=latest)
-            else:
-                slots[part.name] = running(part.operation, runs, old, argument)
+                rows = live.column(f"{ARGUMENT}{aggregate.name}").combine_chunks()
+            slots[part.name] = self._after(part, aggregate, runs, old, rows, old_times, slots)
         return slots
 
-    def _table(
+    def _after(
         self,
-        live: pa.Table,
-        starts: _Ints | None,
-        rows: _Ints,
-        slots: tuple[_Ints, _Ints],
-        last: npt.NDArray[np.bool_],
-        keys: pa.Array,
-        after: dict[str, pa.Array],
-    ) -> pa.Table:
-        now, before = pa.array(slots[0]), pa.array(slots[1])
-        wanted = pa.array(rows)
-        columns: dict[str, pa.Array] = {
-            "__key": keys.take(wanted),
-            "__dead": pa.nulls(len(rows), pa.string()),
-            "__time": after["time"].take(now),
-            "__old_time": after["time"].take(before),
-            "__last": pa.array(last[rows]),
-        }
-        for key in self.query.group_by:
-            columns[key.name] = _one(live.column(key.name)).take(wanted)
-        if starts is not None and self.query.window is not None:
-            columns["WINDOWSTART"] = pa.array(starts[rows])
-            columns["WINDOWEND"] = pa.array(window_ends(starts[rows], self.query.window.size_ms))
-        for prefix, at in ((STORED, before), (MERGED, now)):
-            columns |= {f"{prefix}{part.name}": after[part.name].take(at) for part, _ in self._parts}
-        return pa.table(columns)
+        part: Part,
+        aggregate: Aggregate,
+        runs: Runs,
+        old: pa.Array,
+        rows: pa.Array | None,
+        old_times: pa.Array,
+        slots: dict[str, pa.Array],
+    ) -> pa.Array:
+        """One part in every slot; `slots` has the parts before it."""
+        match part.operation:
+            case "count" if rows is not None and not pa.types.is_boolean(rows.type):
+                return running("count", runs, old, rows.is_valid())
+            case "squares":
+                sums, counts = (slots[f"{aggregate.name}_{name}"] for name in ("sum", "count"))
+                return squares(runs, old, rows, sums=sums, counts=counts)
+            case "latest_by_offset" | "earliest_by_offset" as which:
+                seen = old_times.is_valid() if aggregate.nulls else None
+                return by_offset(runs, old, rows, seen=seen, latest=which == LATEST)
+            case operation if operation in LISTS:
+                return lists(aggregate, runs, old, rows, every=self._every)
+            case operation:
+                return running(operation, runs, old, rows)
 
     def _dead(self, table: pa.Table, schema: pa.Schema) -> pa.Table:
         count = table.num_rows
@@ -193,14 +190,3 @@ def _runs_of(keys: pa.Array, starts: _Ints | None) -> tuple[_Ints, pa.Array]:
         codes = codes * len(times) + place
     _, firsts, run_of = np.unique(codes, return_index=True, return_inverse=True)
     return run_of.astype(np.int64), pa.array(firsts)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    """The column as one array."""
-    return (
-        column.chunk(0)
-        if column.num_chunks == 1
-        else pa.concat_arrays(column.chunks)
-        if column.num_chunks
-        else (pa.array([], column.type))
-    )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipelines.plan import Column, Source
 from pipelines.sql.error import Refusal
 from pipelines.sql.properties import Given, Properties, read_format, text_property
-from pipelines.sql.types import parse_type
+from pipelines.sql.types import SqlType, parse_type
 
 KEY_FORMATS = ("kafka", "json", "delimited", "none")
 VALUE_FORMATS = ("json", "delimited", "kafka", "none")
-KAFKA_KEYS = ("string", "int", "bigint")
+KAFKA_KEYS = ("string", "int", "bigint", "double")
 KAFKA_VALUES = ("string", "int", "bigint", "double", "bytes")
 _DELIMITERS = {"SPACE": " ", "TAB": "\t"}
 
@@ -111,12 +111,24 @@ def _check(form: str, columns: Sequence[Column], kafka: tuple[str, ...], at: int
                     f"The 'DELIMITED' format does not support type '{type_.kind.upper()}', column: `{column.name}`"
                 )
                 raise Refusal(at, message)
+    if form == "json":
+        for column in columns:
+            if any(part.inner[0].kind != "string" for part in _maps(parse_type(column.type))):
+                raise Refusal(at, f"JSON only supports MAP types with STRING keys, column: `{column.name}`")
     if side == "key":
         for column in columns:
             if "map<" in column.type:
                 raise Refusal(
                     at, f"Map keys, including types that contain maps, are not supported as keys: {column.name}"
                 )
+
+
+def _maps(type_: SqlType) -> Iterator[SqlType]:
+    """The maps in a type."""
+    if type_.kind == "map":
+        yield type_
+    for inner in type_.inner:
+        yield from _maps(inner)
 
 
 def _wrapped(given: Given | None) -> bool:

@@ -127,28 +127,33 @@ def _reduce(node: Call, operand: Value, rest: tuple[Node, ...], over: Expression
     if len(rest) != 2 or not isinstance(rest[1], Lambda) or isinstance(rest[0], Lambda):
         raise Refusal(node.at, "REDUCE takes an array or a map, a first value and a lambda function")
     state = over.value(rest[0])
-    inner = operand.type.inner
-    names, body = _body(rest[1], (state.type, *inner), over)
-    text, items = body.cast(state.type), operand.text
+    inner, lambda_ = operand.type.inner, rest[1]
+    over.depth += 1
+    so_far, entry = f"v{over.depth}_0", f"v{over.depth}_1"
+    items, texts = operand.text, [so_far, entry]
     if operand.type.kind == "map":
-        items = f"map_entries({items})"
-        entry = f"e{over.depth}"
-        text = text.replace(names[1], f"{entry}.key").replace(names[2], f"{entry}.value")
-        names = [names[0], entry]
-    return Value(f"aggregate({items}, {state.text}, ({', '.join(names)}) -> {text})", state.type, node.at)
+        items, texts = f"map_entries({items})", [so_far, f"{entry}.key", f"{entry}.value"]
+    body = _bound_body(lambda_, texts, (state.type, *inner), over)
+    text = body.cast(state.type)
+    return Value(f"aggregate({items}, {state.text}, ({so_far}, {entry}) -> {text})", state.type, node.at)
 
 
 def _body(node: Lambda, types: tuple[SqlType, ...], over: Expressions) -> tuple[list[str], Value]:
     """The names that the lambda function's own stand for in Spark's, and its body."""
-    if len(node.names) != len(types):
-        raise Refusal(node.at, f"the lambda function takes {len(types)} values, not {len(node.names)}")
     over.depth += 1
     names = [f"v{over.depth}_{number}" for number in range(len(types))]
+    return names, _bound_body(node, names, types, over)
+
+
+def _bound_body(node: Lambda, texts: list[str], types: tuple[SqlType, ...], over: Expressions) -> Value:
+    """The body with the function's names standing for `texts`."""
+    if len(node.names) != len(types):
+        raise Refusal(node.at, f"the lambda function takes {len(types)} values, not {len(node.names)}")
     outer = dict(over.bound)
     over.bound |= {
-        name.text: Value(spark, type_, node.at) for name, spark, type_ in zip(node.names, names, types, strict=True)
+        name.text: Value(text, type_, node.at) for name, text, type_ in zip(node.names, texts, types, strict=True)
     }
     try:
-        return names, over.value(node.body)
+        return over.value(node.body)
     finally:
         over.bound = outer

@@ -48,7 +48,8 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
     at = computed.key_at[min(1, len(computed.key_at) - 1)] if computed.key_at else statement.query.at
     what = statement.kind.lower()
     formats = checked(read_formats(properties, formats_of(source)), computed.columns, properties, at, what)
-    check_keys(computed.keys, computed.key_at)
+    if computed.aggregates:
+        check_keys(computed.keys, computed.key_at)
     given_topic = read_topic(properties)
     stateless = not computed.aggregates
     emission = read_emission(properties)

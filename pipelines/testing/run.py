@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from pipelines.plan import Source
 from pipelines.sql import SqlError, parse_script
+from pipelines.sql.statements import count_statements
 from pipelines.testing.case import Case
 from pipelines.testing.compare import difference
 from pipelines.testing.definitions import Definitions
-from pipelines.testing.topics import Topic, topics_of
+from pipelines.testing.topics import Stored, Topic, topics_of
 from statestore.errors import RollforwardError
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ def _refused(case: Case) -> str | None:
 
 def _statements_behind(text: str, done: int) -> bool:
     """Whether there are statements behind the one that was refused, which is the next after `done` others."""
-    from pipelines.sql.statements import count_statements
-
     return count_statements(text) > done + 1
 
 
@@ -73,6 +72,22 @@ def _squeezed(text: str) -> str:
 
 
 def _evaluated(case: Case, spark: Session) -> str | None:
+    topics, written = _run(case, spark)
+    found = {name: topics[name].read()[first:] for name, first in written.items()}
+    return difference(case.outputs, found)
+
+
+def results_of(case: Case, spark: Session) -> dict[str, list[Stored]]:
+    """What the case's queries write to each topic, as Kafka would have it. Raises `SqlError` and `InvalidInput`."""
+    topics, written = _run(case, spark)
+    return {name: topics[name].records[first:] for name, first in written.items()}
+
+
+def _run(case: Case, spark: Session) -> tuple[dict[str, Topic], dict[str, int]]:
+    """All topics after the run, and how many records of the input those have that queries write to."""
+    # Imports Spark, which a refusal does not need.
+    from pipelines.testing.evaluate import evaluate
+
     definitions = Definitions()
     for parsed in parse_script(case.statements):
         definitions.execute(parsed)
@@ -82,13 +97,10 @@ def _evaluated(case: Case, spark: Session) -> str | None:
         topic.put(record)
     written: dict[str, int] = {}
     for query in definitions.queries():
-        from pipelines.testing.evaluate import evaluate
-
         target = topics[query.output_topic]
         written.setdefault(query.output_topic, len(target.records))
         target.records += evaluate(query, topics[query.source.topic], spark())
-    found = {name: topics[name].read()[first:] for name, first in written.items()}
-    return difference(case.outputs, found)
+    return topics, written
 
 
 def _sources(definitions: Definitions) -> list[Source]:

@@ -22,7 +22,7 @@ SMALL = {
 
 
 @cache
-def test_session(java_home: Path | None) -> SparkSession:
+def small_session(java_home: Path | None) -> SparkSession:
     """The session, started at the first call."""
     from pipelines.engine.spark import start_session
 

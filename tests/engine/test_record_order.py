@@ -138,7 +138,7 @@ def inputs(draw: st.DrawFn) -> list[list[Input]]:
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("emission", [ON_COMMIT, EVERY_RECORD])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(batches=inputs())
 def test_every_batch_gives_what_the_model_gives(window: Window | None, emission: str, batches: list) -> None:
     task = Task(replace(QUERY, window=window, emission=emission))
@@ -150,7 +150,7 @@ def test_every_batch_gives_what_the_model_gives(window: Window | None, emission:
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(batches=inputs(), cuts=st.lists(st.integers(0, 50), max_size=5))
 def test_where_a_batch_ends_changes_no_result(window: Window | None, batches: list, cuts: list[int]) -> None:
     query = replace(QUERY, window=window, emission=EVERY_RECORD)
