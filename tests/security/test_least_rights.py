@@ -133,7 +133,7 @@ def test_the_documented_rights_are_enough_and_no_secret_is_written(
         assert 0 == done.returncode, done.stdout + done.stderr
     assert [] == differences(guarded, "orders", feed, client=ADMIN)
     healthy = json.loads(run("doctor", "--json").stdout)
-    assert healthy["healthy"], healthy
+    assert [] == [finding for finding in healthy["findings"] if finding["level"] == "error"]
 
     # Every command that shows plans, definitions, logs and errors; then one right is taken away.
     for words in (
