@@ -544,13 +544,19 @@ class Admin:
         return _ask(self._admin, self._config, "describe_configs", question, topic=topic)
 
     def broker_configs(self) -> dict[str, str]:
-        """Settings of one broker. They are the cluster's where the brokers agree."""
+        """Settings of one broker, which are the cluster's where the brokers agree; none if this user may not read them."""
 
         def question() -> dict[str, str]:
             broker = next(iter(self._admin.list_topics(timeout=self._config.request_timeout_s).brokers))
             resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
             entries = self._admin.describe_configs([resource], request_timeout=self._config.request_timeout_s)
-            return {name: entry.value for name, entry in entries[resource].result().items() if entry.value is not None}
+            try:
+                found = entries[resource].result()
+            except ck.KafkaException as raised:
+                if raised.args[0].code() != ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+                    raise
+                return {}
+            return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
         return _ask(self._admin, self._config, "describe_configs", question, broker="any")
 

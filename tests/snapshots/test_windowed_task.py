@@ -12,6 +12,7 @@ import pytest
 
 from statestore.batches import Order
 from statestore.layouts.window import pack, unpack
+from statestore.planning.rates import Rates, save_rates
 from statestore.store import Isolation
 from statestore.verification import verify
 from statestore.version import TaskDatabase
@@ -84,6 +85,8 @@ def test_windows_expire_by_stream_time_and_stay_so_whatever_the_store_comes_from
     assert [f"s.{at[5]}"] == segments(world)
 
     ways = []
+    # Replaying is slow: so few records would be read from the beginning before anything was downloaded.
+    save_rates(world.spec.folder.parent, Rates(replay_records_per_s=1.0))
     for lost in ("nothing", "folder", "folder and snapshots"):
         world.close()
         if lost != "nothing":
