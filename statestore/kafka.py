@@ -653,6 +653,11 @@ class Admin:
         wanted = {ck.TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
         return {number: at for (_, number), at in list_offsets(self._admin, self._config, wanted).items()}
 
+    def stable_ends(self, topic: str, *, partitions: int) -> dict[int, int]:
+        """The offset of every partition where the first open transaction begins; the log's end if none is open."""
+        wanted = {ck.TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+        return {n: at for (_, n), at in list_offsets(self._admin, self._config, wanted, committed=True).items()}
+
     def begins(self, topic: str, *, partitions: int) -> dict[int, int]:
         """The first offset present in every partition."""
         wanted = {ck.TopicPartition(topic, number): OffsetSpec.earliest() for number in range(partitions)}

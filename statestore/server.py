@@ -2,7 +2,7 @@
 
     do_exchange  read    keys in, committed states out, batch by batch
                  write   rows in (`staging.SCHEMA`), one acknowledgement when the attempt is complete
-    do_action    open, commit, snapshot, figures
+    do_action    open, commit, snapshot, figures, ping
     do_get       entries of a store, for queries
 
 One process per core: two tasks in one interpreter compete for it. The socket is a unix socket of mode 0600 in a
@@ -139,6 +139,9 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
                 return self._snapshot(self._task(command["task"]))
             case "figures":
                 return {"pid": os.getpid(), "tasks": [self._figures(task) for task in self._tasks.values()]}
+            case "ping":
+                # Takes no lock: a task that waits for Kafka is no reason to call the server dead.
+                return {"pid": os.getpid()}
             case "progress":
                 return {"progress": {name: list(at) for name, at in self._progress.items()}}
             case _:

@@ -11,7 +11,7 @@ A field is found under the name its column has in the statement, in that case, i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 
 import pyarrow as pa
@@ -22,6 +22,10 @@ from pipelines.plan import Column, Source
 from statestore.errors import InvalidConfig
 
 Decoder = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+# Is given the records of a block, the bad ones among them, and the bytes of all values.
+Count = Callable[[int, int, int], None]
+# Of records, by source partition and offset.
+Reasons = Mapping[tuple[int, int], str]
 
 RAW = pa.struct(
     [
@@ -59,12 +63,14 @@ def decoded_ddl(source: Source) -> str:
     return ", ".join([*columns, "ROWTIME bigint", "__error string", f"__raw {RAW_DDL}"])
 
 
-def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable[[int, int], None]) -> Decoder:
+def decoder(
+    source: Source, raw_if_null: tuple[str, ...] | None, count: Count, refused: Reasons | None = None
+) -> Decoder:
     """A `mapInArrow` function from (key, value, topic, partition, offset, timestamp_ms) to `decoded_ddl` rows.
 
     `__raw` holds the record as it was read wherever it may have to become a dead letter: on an error, and where one
     of the columns `raw_if_null` is null. With None it is held for every row. `count` is given the records and the bad
-    ones of every block.
+    ones of every block. Records of `refused`, by partition and offset, are bad for the reason given there.
     """
     fields = _Fields(source.columns)
     keys = [column for column in source.columns if column.key]
@@ -72,11 +78,13 @@ def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            values, errors = _decode_values(batch.column(1), fields)
+            record_keys, record_values, reasons = _refuse(batch, refused or {})
+            values, errors = _decode_values(record_values, fields)
             columns = dict(zip(fields.names, values, strict=True))
             for key in keys:
-                columns[key.name], errors = _decode_key(batch.column(0), key, errors)
-            count(batch.num_rows, len(errors) - errors.null_count)
+                columns[key.name], errors = _decode_key(record_keys, key, errors)
+            errors = errors if reasons is None else pc.coalesce(reasons, errors)
+            count(batch.num_rows, len(errors) - errors.null_count, batch.column(1).nbytes)
             raw = _raw(batch, _needs_raw(columns, errors, raw_if_null))
             yield pa.RecordBatch.from_arrays(
                 [*(columns[name] for name in names), batch.column(5), errors, raw],
@@ -84,6 +92,16 @@ def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable
             )
 
     return decode
+
+
+def _refuse(batch: pa.RecordBatch, refused: Reasons) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+    """Keys, values and reasons, with nulls in place of what is refused: not even the decoder may see it."""
+    if not refused:
+        return batch.column(0), batch.column(1), None
+    places = zip(batch.column(3).to_pylist(), batch.column(4).to_pylist(), strict=True)
+    reasons = pa.array([refused.get(place) for place in places], pa.string())
+    kept = reasons.is_null()
+    return _only(batch.column(0), kept), _only(batch.column(1), kept), reasons
 
 
 def _raw(batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.Array:

@@ -7,15 +7,15 @@ output, dead letters and position leave in one transaction when the driver says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from pipelines.engine.batch import SOURCE_COLUMNS, BatchJob, Counts, StagedBatch, TaskResult
-from pipelines.engine.decode import Decoder, decoded_ddl, decoder
+from pipelines.engine.batch import SOURCE_COLUMNS, BatchJob, Counts, StagedBatch, drained, uncounted
+from pipelines.engine.decode import Count, Decoder, Reasons, decoded_ddl, decoder
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange
 from pipelines.engine.merge import DEAD, key_bytes
 from pipelines.plan import Query
@@ -37,22 +37,32 @@ class ProjectionJob:
     def __init__(self, query: Query) -> None:
         self.query = query
 
-    def frame(self, records: DataFrame, *, count: Callable[[int, int], None], write: ArrowFunction) -> DataFrame:
+    def frame(
+        self,
+        records: DataFrame,
+        *,
+        count: Count,
+        write: ArrowFunction,
+        refused: Reasons | None = None,
+    ) -> DataFrame:
         """The whole batch as one frame. Nothing runs yet."""
         source = self.query.source
-        decode = with_partition(decoder(source, (), count))
+        decode = with_partition(decoder(source, (), count, refused))
         ddl = f"{decoded_ddl(source)}, __partition int"
         decoded = records.selectExpr(*SOURCE_COLUMNS).mapInArrow(decode, ddl)
         kept = decoded.where(self._filter()) if self.query.where is not None else decoded
         return kept.selectExpr(*self._emitted()).mapInArrow(write, RESULT_DDL)
 
-    def run(self, records: DataFrame, exchange: Exchange) -> StagedBatch:
-        """Stage the batch. Raises what Spark raises; then nothing may be committed."""
+    def run(self, records: DataFrame, exchange: Exchange, refused: Reasons | None = None) -> StagedBatch:
+        """Stage the batch; `refused` become dead letters. Raises what Spark raises; then nothing may be committed."""
         context = records.sparkSession.sparkContext
-        counts = Counts(*(context.accumulator(0) for _ in range(2)))
-        rows = self.frame(records, count=counts.add, write=stager(exchange)).collect()
-        results = tuple(TaskResult(row.task, row.attempt, row.rows) for row in rows)
-        return StagedBatch(counts.records.value, counts.bad.value, results)
+        counts = Counts(*(context.accumulator(0) for _ in range(3)))
+        rows = self.frame(records, count=counts.add, write=stager(exchange), refused=refused).collect()
+        return counts.staged(rows)
+
+    def try_out(self, records: DataFrame, exchange: Exchange, refused: Reasons) -> None:
+        """Compute everything and stage nothing. Raises what Spark raises."""
+        self.frame(records, count=uncounted, write=drained, refused=refused).collect()
 
     def _filter(self) -> str:
         return f"__error IS NOT NULL OR ({self.query.where})"

@@ -2,6 +2,10 @@
 
 A server learns its configuration from its standard input and ends when that closes, so none outlives the driver, even
 one that was killed. Tasks are spread over the servers in turn.
+
+A server that has died is replaced at once, also while nothing is to be done. One that does not answer is killed: then
+every call that waits for it fails, and it is replaced like one that has died. Its tasks are fenced in Kafka when they
+are opened elsewhere, so a server that only slept could do no harm if it could not be killed.
 """
 
 from __future__ import annotations
@@ -63,7 +67,9 @@ class StoreServers:
         transactions: bool,
         log_file: Path,
         snapshots: SnapshotConfig | None = None,
+        answer_timeout_s: float = 20.0,
     ) -> None:
+        self._answer_timeout_s = answer_timeout_s
         self._pipeline = pipeline
         self._kafka = kafka
         self._transactions = transactions
@@ -76,6 +82,7 @@ class StoreServers:
         self._turn = itertools.count()
         self._lock = RLock()
         self._workers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="store-servers")
+        self._pings = ThreadPoolExecutor(max_workers=count, thread_name_prefix="pings")
         self.on_opened: Callable[[str, dict[str, Any]], None] = lambda _cause, _opened: None
 
     def assign(self, specs: list[TaskSpec], epoch: int) -> None:
@@ -152,15 +159,38 @@ class StoreServers:
             if process.poll() is not None:
                 raise Unavailable("store server did not start", exit_code=process.returncode, log=self._log_file)
             if socket.exists():
-                client = StoreClient(socket)
                 try:
-                    client.act("figures")
-                    return client
-                except Unavailable:
-                    client.close()
+                    self._ping(socket)
+                    return StoreClient(socket)
+                except Unavailable as error:
+                    log.debug("store server does not answer yet", error=str(error))
             time.sleep(0.02)
         process.kill()
         raise Unavailable("store server did not answer in time", log=self._log_file, seconds=_START_S)
+
+    def _ping(self, socket: Path) -> None:
+        with StoreClient(socket, timeout_s=self._answer_timeout_s) as client:
+            client.act("ping")
+
+    def end_silent(self) -> None:
+        """Kill the servers that do not answer. What they have committed is committed, and the rest runs again."""
+        asked = [(s, self._pings.submit(self._ping, s.socket)) for s in self._servers if s is not None]
+        for server, answer in asked:
+            error = answer.exception()
+            if isinstance(error, Unavailable) and server.process.poll() is None:
+                log.error(
+                    "store server is silent and is killed",
+                    pipeline=self._pipeline,
+                    server=server.name,
+                    seconds=self._answer_timeout_s,
+                    error=str(error),
+                )
+                server.process.kill()
+
+    def replace_dead(self) -> None:
+        """Replace the servers that have died, if there are any, and open their tasks again."""
+        if any(server is not None and server.process.poll() is not None for server in self._servers):
+            self.ensure("a store server died")
 
     def _open_if_needed(self, assigned: _Assigned, cause: str) -> None:
         server = self._server(assigned.spec.name)
@@ -253,6 +283,7 @@ class StoreServers:
                     server.process.wait()
                 server.socket.unlink(missing_ok=True)
         self._workers.shutdown(wait=False)
+        self._pings.shutdown(wait=False)
 
     def sweep(self) -> None:
         """Remove sockets that killed drivers of this pipeline have left behind."""

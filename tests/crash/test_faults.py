@@ -21,6 +21,7 @@ from pipelines.registry import Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.errors import InvalidConfig, InvalidInput, Unavailable
+from statestore.failpoints import REFUSE_POINTS, arm, is_armed
 from statestore.kafka import Reader
 from statestore.server import EXIT_FENCED
 from tests.crash.conftest import Start
@@ -30,19 +31,19 @@ from tests.support.pipeline import PipelineUnderTest
 from tests.support.stores import all_differences, store_differences
 
 
-def with_poison(pipeline: PipelineUnderTest) -> None:
-    """Make the deployed plan fail on one key between READ and WRITE."""
+def with_poison(pipeline: PipelineUnderTest, *keys: int) -> None:
+    """Make the deployed plan fail on these keys between READ and WRITE."""
     row = pipeline.registry.pipeline(pipeline.name)
     query = query_from_json(row.queries[0]["plan"])
-    poisoned = replace(query, having="if(`AUCTION` = 13, raise_error('poison'), true)")
+    poisoned = replace(query, having=f"if(`AUCTION` IN {(*keys, -1)}, raise_error('poison'), true)")
     queries = [{**row.queries[0], "plan": query_to_json(poisoned)}, *row.queries[1:]]
     replace_plan(pipeline.registry.engine, pipeline.name, queries)
 
 
 @pytest.mark.parametrize("canary", ["", "part_of_a_task_committed"])
 def test_a_row_that_fails_commits_nothing_of_its_batch(deploy: Start, feed: Feed, canary: str) -> None:
-    pipeline = deploy(canary=canary, batch_attempts=2)
-    with_poison(pipeline)
+    pipeline = deploy(canary=canary, batch_attempts=2, on_error="stop")
+    with_poison(pipeline, 13)
     feed.send(4_000)
     assert pipeline.run_until_end() == 4
     row = pipeline.registry.driver(pipeline.name)
@@ -54,6 +55,25 @@ def test_a_row_that_fails_commits_nothing_of_its_batch(deploy: Start, feed: Feed
     else:
         assert "poison" in row.error
         assert committed == [0, 0]
+
+
+@pytest.mark.timeout(600)
+def test_records_that_fail_become_dead_letters(deploy: Start, feed: Feed, points: Path) -> None:
+    feed.send(600)
+    single = [key for key, (n, _, _) in feed.totals.items() if n == 1][:2]
+    pipeline = deploy()
+    with_poison(pipeline, *single)
+    for key in single:
+        feed.bad.append(json.dumps({"auction": key, "price": feed.totals.pop(key)[1]}).encode())
+    # What is refused must be in the log before anything of the batch counts.
+    (point,) = REFUSE_POINTS
+    arm(points, point)
+    assert pipeline.run_until_end() == -signal.SIGKILL, pipeline.tail()
+    assert not is_armed(points, point)
+    assert pipeline.run_until_end() == 0, pipeline.tail()
+    assert all_differences(pipeline, feed) == []
+    reasons = [dict(m.headers())["reason"].decode() for m in read_topic(feed.bootstrap, f"{feed.topic}-dead-letters")]
+    assert sum("expression failed" in reason and "poison" in reason for reason in reasons) == 2
 
 
 @pytest.mark.timeout(600)
