@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from statestore import wire
+from statestore import channel, wire
 from statestore.config import TaskSpec
 from statestore.staging import SCHEMA
 
@@ -18,11 +18,14 @@ _KEYS = pa.schema([("key", pa.binary())])
 
 
 class StoreClient:
-    """A connection to one server. Errors are ours: `Unavailable` when the server is gone."""
+    """A connection to one server. Errors are ours: `Unavailable` when the server is gone.
 
-    def __init__(self, socket: Path | str, *, timeout_s: float | None = None) -> None:
-        self._client = flight.FlightClient(f"grpc+unix://{socket}")
-        self._options = flight.FlightCallOptions(timeout=timeout_s)
+    `address` is a socket's path or `tls://host:port`, see `channel.py`; `timeout_s` bounds every call.
+    """
+
+    def __init__(self, address: Path | str, *, timeout_s: float | None = None) -> None:
+        self._client = channel.client(address)
+        self._options = channel.options(address, timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -56,11 +59,11 @@ class StoreClient:
 
     def read(self, task: str, batch: int) -> Reading:
         """Open a stream that answers keys with committed states."""
-        return Reading(self._client, task, batch)
+        return Reading(self._client, self._options, task, batch)
 
     def write(self, task: str, *, batch: int, attempt: int, token: int) -> Writing:
         """Open a stream that stages rows."""
-        return Writing(self._client, task, batch=batch, attempt=attempt, token=token)
+        return Writing(self._client, self._options, task, batch=batch, attempt=attempt, token=token)
 
     def entries(self, task: str, **command: Any) -> Iterator[pa.RecordBatch]:
         """Entries of the task's store as batches of key and stored value."""
@@ -75,10 +78,10 @@ class StoreClient:
 class Reading:
     """One READ stream of one task."""
 
-    def __init__(self, client: Any, task: str, batch: int) -> None:
+    def __init__(self, client: Any, options: Any, task: str, batch: int) -> None:
         command = wire.dumps(op="read", task=task, batch=batch)
         try:
-            self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command))
+            self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(_KEYS)
             self.already: bool = wire.loads(self._reader.read_chunk().app_metadata)["already"]
         except (flight.FlightError, pa.ArrowException) as error:
@@ -104,10 +107,10 @@ class Reading:
 class Writing:
     """One WRITE stream of one task. Nothing counts until `close` has returned."""
 
-    def __init__(self, client: Any, task: str, *, batch: int, attempt: int, token: int) -> None:
+    def __init__(self, client: Any, options: Any, task: str, *, batch: int, attempt: int, token: int) -> None:
         command = wire.dumps(op="write", task=task, batch=batch, attempt=attempt, token=token)
         try:
-            self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command))
+            self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(SCHEMA)
         except (flight.FlightError, pa.ArrowException) as error:
             raise wire.from_flight(error) from error

@@ -5,9 +5,9 @@
     do_action    open, commit, snapshot, figures, ping
     do_get       entries of a store, for queries
 
-One process per core: two tasks in one interpreter compete for it. The socket is a unix socket of mode 0600 in a
-folder of mode 0700. The process reads its configuration from the first line of its standard input and ends when that
-input ends, so it never outlives the driver that started it. It exits with `EXIT_FENCED` when a newer driver exists.
+One process per core: two tasks in one interpreter compete for it. Where it listens and who may call, `channel.py`
+says. Started by a driver, the process reads its configuration from the first line of its standard input and ends when
+that input ends, so it never outlives that driver. On machines of their own servers outlive drivers. It exits with `EXIT_FENCED` when a newer driver exists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from statestore import logs, wire
-from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig
+from statestore import channel, logs, wire
+from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig, TaskSpec
 from statestore.errors import Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.snapshots.schedule import Snapshotter
@@ -44,8 +45,9 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
     """Serves the tasks that the driver opens on it."""
 
     def __init__(self, config: ServerConfig) -> None:
-        super().__init__(f"grpc+unix://{config.socket}")
-        config.socket.chmod(0o600)
+        super().__init__(**channel.server_arguments(config.address))
+        if not channel.is_remote(config.address):
+            Path(config.address).chmod(0o600)
         self._config = config
         self._tasks: dict[str, Task] = {}
         self._progress: dict[str, tuple[int, int]] = {}
@@ -159,7 +161,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         return figures
 
     def _open(self, command: dict[str, Any]) -> dict[str, Any]:
-        spec = wire.task_from_fields(command["task"])
+        spec = self._here(wire.task_from_fields(command["task"]))
         old = self._tasks.pop(spec.name, None)
         if old is not None:
             old.close()
@@ -179,6 +181,12 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         opened = task.open(progressed)
         self._tasks[spec.name] = task
         return opened.to_json()
+
+    def _here(self, spec: TaskSpec) -> TaskSpec:
+        """The task with its folder on this machine: the driver knows only its own."""
+        if self._config.states is None:
+            return spec
+        return replace(spec, folder=self._config.states / spec.pipeline / spec.name)
 
     def _entries(self, task: Task, command: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         isolation = Isolation(command["isolation"])
@@ -227,7 +235,7 @@ def config_from_fields(fields: dict[str, Any]) -> ServerConfig:
         snapshots = SnapshotConfig(**{**snapshots, "objects": ObjectsConfig(**snapshots["objects"])})
     return ServerConfig(
         name=fields["name"],
-        socket=Path(fields["socket"]),
+        address=fields["address"],
         kafka=KafkaConfig(**fields["kafka"]),
         rocks=RocksConfig(**fields["rocks"]),
         transactions=fields["transactions"],
@@ -235,24 +243,32 @@ def config_from_fields(fields: dict[str, Any]) -> ServerConfig:
     )
 
 
-def main() -> None:
-    """Entry point of the process; see the head of this file."""
-    logs.json_to_stderr()
-    config = config_from_fields(wire.loads(sys.stdin.buffer.readline()))
+def serve(config: ServerConfig, until: Callable[[], object] | None = None) -> None:
+    """Serve until SIGTERM, or until `until` has returned; then end the process."""
     server = StoreServer(config)
 
-    def end_with_driver() -> None:
-        sys.stdin.buffer.read()
+    def end() -> None:
+        assert until is not None
+        until()
         server.shutdown()
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown, daemon=True).start())
-    threading.Thread(target=end_with_driver, daemon=True).start()
-    log.info("store server ready", server=config.name, socket=str(config.socket), pid=os.getpid())
+    if until is not None:
+        threading.Thread(target=end, daemon=True).start()
+    log.info("store server ready", server=config.name, address=config.address, pid=os.getpid())
     server.wait()
     server.close_tasks()
-    config.socket.unlink(missing_ok=True)
+    if not channel.is_remote(config.address):
+        Path(config.address).unlink(missing_ok=True)
     os._exit(0)
+
+
+def main() -> None:
+    """Entry point of the process; see the head of this file."""
+    logs.json_to_stderr()
+    config = config_from_fields(wire.loads(sys.stdin.buffer.readline()))
+    serve(config, sys.stdin.buffer.read)
 
 
 if __name__ == "__main__":

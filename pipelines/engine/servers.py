@@ -133,7 +133,7 @@ class StoreServers:
         socket.unlink(missing_ok=True)
         config = wire.dumps(
             name=name,
-            socket=str(socket),
+            address=str(socket),
             kafka=asdict(self._kafka),
             rocks=asdict(RocksConfig()),
             transactions=self._transactions,

@@ -57,7 +57,9 @@ class Watch:
                 self._end_stopped_workers(self._gateway.proc)
 
     def _end_silent_jvm(self) -> None:
-        asked = self._jvm_calls.submit(self._gateway.jvm.System.nanoTime)
+        # Even to look a class up is a question to the JVM, so all of it is done in the other thread.
+        gateway = self._gateway
+        asked = self._jvm_calls.submit(lambda: gateway.jvm.System.nanoTime())
         try:
             asked.result(timeout=self._answer_timeout_s)
         except TimeoutError:

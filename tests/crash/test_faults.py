@@ -59,7 +59,7 @@ def test_a_row_that_fails_commits_nothing_of_its_batch(deploy: Start, feed: Feed
 
 @pytest.mark.timeout(600)
 def test_records_that_fail_become_dead_letters(deploy: Start, feed: Feed, points: Path) -> None:
-    feed.send(600)
+    feed.send(120)
     single = [key for key, (n, _, _) in feed.totals.items() if n == 1][:2]
     pipeline = deploy()
     with_poison(pipeline, *single)

@@ -26,14 +26,11 @@ def victim(pipeline: PipelineUnderTest, kind: str, choose: random.Random) -> int
         return pipeline.process.pid
     if kind == "server":
         return choose.choice(sorted(pipeline.server_pids()) or [0]) or None
-    pattern = "java" if kind == "jvm" else "worker_daemon"
-    found = []
-    for process in psutil.Process(pipeline.process.pid).children(recursive=True):
-        try:
-            if pattern in " ".join(process.cmdline()):
-                found.append(process.pid)
-        except psutil.NoSuchProcess:
-            continue
+    # The JVM is told the daemon's name on its command line, so the line alone would not tell them apart.
+    jvms = [child for child in psutil.Process(pipeline.process.pid).children() if child.name() == "java"]
+    if kind == "jvm" or not jvms:
+        return jvms[0].pid if jvms else None
+    found = [worker.pid for worker in jvms[0].children(recursive=True)]
     return choose.choice(sorted(found)) if found else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -30,6 +31,8 @@ def main() -> int:
     choose = random.Random(arguments.seed)
     if not arguments.only:
         choose.shuffle(chosen)
+    # Whoever ends it shall find nothing of it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     home = Path(tempfile.mkdtemp(prefix="crash-matrix-"))
     outcomes: list[Outcome] = []
     bench = Bench(home, arguments.seed)

@@ -128,16 +128,14 @@ class Bench:
         assert row is not None
         return [psutil.Process(server["pid"]) for server in row.servers]
 
-    def family(self, pattern: str) -> list[psutil.Process]:
-        """Processes below the driver whose command line holds `pattern`."""
-        found = []
-        for process in self.driver.children(recursive=True):
-            try:
-                if pattern in " ".join(process.cmdline()):
-                    found.append(process)
-            except psutil.NoSuchProcess:
-                continue
+    def jvm(self) -> psutil.Process:
+        """The driver's JVM."""
+        (found,) = [process for process in self.driver.children() if process.name() == "java"]
         return found
+
+    def workers(self) -> list[psutil.Process]:
+        """Spark's Python workers, and last the daemon that forks them."""
+        return sorted(self.jvm().children(recursive=True), key=lambda process: -process.pid)
 
     @property
     def broker(self) -> psutil.Process:

@@ -51,12 +51,12 @@ def kill_driver(bench: Bench, choose: random.Random) -> None:
 
 @fault
 def kill_jvm(bench: Bench, choose: random.Random) -> None:
-    one(bench.family("java"), choose).kill()
+    bench.jvm().kill()
 
 
 @fault
 def kill_worker(bench: Bench, choose: random.Random) -> None:
-    one(bench.family("worker_daemon"), choose).kill()
+    one(bench.workers(), choose).kill()
 
 
 @fault
@@ -80,14 +80,13 @@ def stop_server(bench: Bench, choose: random.Random) -> None:
 
 @fault
 def stop_jvm(bench: Bench, choose: random.Random) -> None:
-    _stopped_is_killed(bench, one(bench.family("java"), choose))
+    _stopped_is_killed(bench, bench.jvm())
 
 
 @fault
 def stop_worker(bench: Bench, choose: random.Random) -> None:
-    workers = bench.family("worker_daemon")
-    # The daemon forks the workers: stopped, it must be noticed as well.
-    _stopped_is_killed(bench, one(workers, choose))
+    # The daemon that forks the workers is among them: stopped, it must be noticed as well.
+    _stopped_is_killed(bench, one(bench.workers(), choose))
 
 
 def _stopped_is_killed(bench: Bench, process: psutil.Process) -> None:
@@ -242,9 +241,8 @@ FAULTS["delete-both"] = _delete("spark", "stores")
 def retried_attempts(bench: Bench, choose: random.Random) -> None:
     """Workers die one after the other: Spark runs their tasks again, and each may have staged a part before."""
     for _ in range(5):
-        for worker in bench.family("worker_daemon"):
-            if worker.ppid() != bench.family("java")[0].pid and _lives(worker):
-                worker.kill()
+        for worker in bench.workers()[:-1]:
+            worker.kill()
         time.sleep(choose.uniform(0.1, 0.6))
 
 
