@@ -81,7 +81,9 @@ class PipelineDriver:
             log_file=_log_folder(settings) / f"{pipeline.name}-servers.log",
             snapshots=settings.snapshot_config(),
             answer_timeout_s=settings.answer_timeout_s,
+            addresses=tuple(settings.store_server_addresses),
         )
+        self._servers.on_lost = self._cancel_jobs
         self._watcher = Watch(self._servers, answer_timeout_s=settings.answer_timeout_s)
         self._servers.on_opened = self._opened
         quick = settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
@@ -198,6 +200,11 @@ class PipelineDriver:
             step()
         except Exception as error:
             log.warning("step of the end failed", pipeline=self.name, step=step.__qualname__, error=str(error)[:300])
+
+    def _cancel_jobs(self) -> None:
+        """Workers may wait for a server that was given up: their batches run again."""
+        for driver in self._drivers:
+            self._attempt(driver.cancel_job)
 
     # What others see.
 

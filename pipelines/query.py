@@ -22,6 +22,7 @@ from pipelines.plan import Aggregate, GroupKey, Query
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
+from statestore.channel import is_remote
 from statestore.client import StoreClient
 from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import InvalidInput, Unavailable
@@ -138,7 +139,7 @@ class StoreReader:
         if driver is None:
             return None
         for server in driver.servers:
-            if task in server["tasks"] and Path(server["socket"]).exists():
+            if task in server["tasks"] and (is_remote(server["socket"]) or Path(server["socket"]).exists()):
                 return str(server["socket"])
         return None
 

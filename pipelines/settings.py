@@ -37,11 +37,15 @@ class Settings(BaseSettings):
     metastore_url: str = Field("", description="SQLAlchemy URL of the metastore's database; default: sqlite in <home>")
     spark_master: str = Field("local[2]", description="Spark master; local[n] with n no larger than the cores")
     spark_conf: dict[str, str] = Field({}, description="Spark settings, laid over ours")
+    spark_driver_host: str = Field("127.0.0.1", description="address under which a cluster's workers reach the driver")
     spark_driver_memory: str = Field("1g", description="heap of the driver's JVM")
     java_home: Path | None = Field(None, description="Java 17 or newer; default: found by itself")
     connector_jars: str = Field("", description="class path of Spark's Kafka connector; default: resolved by itself")
     class_archive: Path | None = Field(None, description="the JVM's class archive; default: made at the first start")
     store_servers: Annotated[int, Field(ge=1, le=64)] = Field(2, description="store server processes; one per core")
+    store_server_addresses: list[str] = Field(
+        [], description="tls://host:port of store servers on machines of their own; none: started by each driver"
+    )
     tasks: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="state partitions of a new query")
     replication_factor: int = Field(-1, description="of topics that deploy creates; -1: the broker's default")
     batch_interval_s: Annotated[float, Field(gt=0)] = Field(1.0, description="a batch begins no more often than this")

@@ -91,7 +91,8 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             raise self._refusal(error) from error
 
     def _refusal(self, error: RollforwardError) -> flight.FlightServerError:
-        if isinstance(error, Fenced):
+        # A server that outlives drivers serves the newer one meanwhile: only the call of the older is refused.
+        if isinstance(error, Fenced) and self._config.states is None:
             log.warning("fenced", error=str(error))
             threading.Timer(0.2, os._exit, [EXIT_FENCED]).start()
         return wire.to_flight(error)

@@ -465,6 +465,10 @@ class QueryDriver:
         """Give the open batch up, unless it is being committed, which is short. Nothing of it counts."""
         self.stopping.set()
         self._aborted.set()
+        self.cancel_job()
+
+    def cancel_job(self) -> None:
+        """Make Spark give up the job of now, if there is one. Its batch fails and is tried again."""
         if self._session is not None:
             self._session.sparkContext.cancelJobGroup(self.query.name)
 

@@ -38,8 +38,8 @@ def _conf(settings: Settings, work: Path) -> dict[str, str]:
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.extraClassPath": settings.connector_jars,
         "spark.executor.extraClassPath": settings.connector_jars,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": settings.spark_driver_host,
+        "spark.driver.bindAddress": settings.spark_driver_host,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
@@ -81,7 +81,7 @@ def start_session(settings: Settings, app: str, work: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if settings.java_home is not None:
         os.environ["JAVA_HOME"] = str(settings.java_home)
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_LOCAL_IP"] = settings.spark_driver_host
     builder = SparkSession.builder.appName(app).master(settings.spark_master)
     for name, value in _conf(settings, work).items():
         builder = builder.config(name, value)

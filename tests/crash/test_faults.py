@@ -68,7 +68,7 @@ def test_records_that_fail_become_dead_letters(deploy: Start, feed: Feed, points
     # What is refused must be in the log before anything of the batch counts.
     (point,) = REFUSE_POINTS
     arm(points, point)
-    assert pipeline.run_until_end() == -signal.SIGKILL, pipeline.tail()
+    assert pipeline.run_until_end(300) == -signal.SIGKILL, pipeline.tail()
     assert not is_armed(points, point)
     assert pipeline.run_until_end() == 0, pipeline.tail()
     assert all_differences(pipeline, feed) == []
