@@ -60,9 +60,7 @@ def test_a_missing_secret_is_named(address: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", [channel.TOKEN, channel.CERTIFICATE, channel.KEY])
-def test_a_server_does_not_listen_without_its_secrets(
-    address: str, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_server_does_not_listen_without_its_secrets(address: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv(name)
     with pytest.raises(InvalidConfig, match=name):
         channel.server_arguments(address)
