@@ -183,6 +183,7 @@ class PipelineDriver:
         if state == "stopped" and self._stop.is_set() and not self._aborted.is_set():
             self._attempt(self._last_snapshot)
         self._attempt(self._servers.close)
+        self._attempt(self._watcher.end_jvm)
         shutil.rmtree(self._work, ignore_errors=True)
         self._ended.set()
         pid = os.getpid()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -33,6 +34,7 @@ class Watch:
         self._answer_timeout_s = answer_timeout_s
         self._closed = threading.Event()
         self._gateway: Any = None
+        self._jvm: subprocess.Popen[bytes] | None = None
         self._stopped: dict[psutil.Process, int] = {}
         self._jvm_calls = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jvm-ping")
         self._thread = threading.Thread(target=self._run, daemon=True, name="watch")
@@ -43,11 +45,22 @@ class Watch:
 
     def also_jvm(self, gateway: Any) -> None:
         """Look after the JVM behind this gateway and its workers too."""
-        self._gateway = gateway
+        self._gateway, self._jvm = gateway, gateway.proc
 
     def close(self) -> None:
         """Look no more."""
         self._closed.set()
+
+    def end_jvm(self) -> None:
+        """Kill the JVM and Spark's workers, which keep nothing: a worker that is stopped would outlive all others."""
+        if self._jvm is None:
+            return
+        family = [psutil.Process(self._jvm.pid)] if self._jvm.poll() is None else []
+        family += [child for process in family for child in process.children(recursive=True)]
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._jvm.wait()
 
     def _run(self) -> None:
         while not self._closed.wait(self._answer_timeout_s / _LOOKS):
