@@ -93,8 +93,8 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     started = time.monotonic()
     assert control.stop(pipeline.settings, pipeline.registry, pipeline.name, timeout_s=20)
     assert time.monotonic() - started < 20
-    assert process.wait() == 0, pipeline.tail()
     pipeline.await_no_orphans()
+    # A driver that had to be killed would not have said so.
     assert control.status(pipeline.registry, pipeline.name).state == "stopped"
     since = time.time()
     assert pipeline.run_until_end() == 0

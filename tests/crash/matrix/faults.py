@@ -5,7 +5,6 @@ What a fault has to show by itself (a fenced driver, a clear error) it asserts; 
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -22,7 +21,6 @@ from pipelines.metastore.embedded import want
 from pipelines.registry import RUNNING, Registry
 from statestore.errors import Unavailable
 from statestore.failpoints import arm, is_armed
-from statestore.server import EXIT_FENCED
 from tests.crash.matrix.bench import ANSWER_S, NAME, TRANSACTION_S, Bench
 
 Fault = Callable[[Bench, random.Random], None]
@@ -147,8 +145,8 @@ def second_driver(bench: Bench, choose: random.Random) -> None:
 
 def _await_fenced(bench: Bench, older: psutil.Process) -> None:
     bench.await_("the older driver is fenced", lambda: not _lives(older), 120)
-    code = os.waitpid(older.pid, os.WNOHANG)[1]
-    assert os.waitstatus_to_exitcode(code) == EXIT_FENCED, bench.tail()
+    row = bench.registry.driver(NAME)
+    assert row is not None and (row.pid, row.state) == (older.pid, "fenced"), bench.tail()
 
 
 class _rival:
