@@ -18,7 +18,7 @@ from pathlib import Path
 
 from infra import ports, process
 from infra.errors import StartFailed, log_tail
-from infra.files import read_json, write_atomic, write_json
+from infra.files import write_atomic
 from infra.java import JavaHome
 from infra.process import ProcessRecord, ProcessSpec
 
@@ -93,7 +93,7 @@ class Broker:
         given port that is taken, StartFailed with the log's end when the broker ends or does not answer within a minute.
         """
         process.stop(self.record, grace_s=STOP_GRACE_S)
-        client = self._choose_port(port)
+        client = ports.choose(port, self.port, component="kafka")
         controller = ports.free_port(avoid={client})
         self._write_config(client=client, controller=controller)
         classpath = os.pathsep.join(map(str, jars))
@@ -119,13 +119,7 @@ class Broker:
             log=self.log,
             record=self.record,
         )
-        record = process.start(spec)
-        try:
-            process.await_ready(spec, record, lambda: answers(client), timeout_s=START_TIMEOUT_S)
-        except BaseException:
-            process.stop(self.record, grace_s=STOP_GRACE_S)
-            raise
-        return record
+        return process.start_and_await(spec, lambda: answers(client), timeout_s=START_TIMEOUT_S, grace_s=STOP_GRACE_S)
 
     def stop(self) -> bool:
         """Stops the broker; tells whether it was running."""
@@ -134,8 +128,7 @@ class Broker:
     @property
     def port(self) -> int | None:
         """The port that was advertised last; None for a folder that was never started."""
-        kept = (read_json(self.home / "ports.json") or {}).get("clients")
-        return kept if isinstance(kept, int) else None
+        return ports.kept(self.home, "clients")
 
     @property
     def address(self) -> str | None:
@@ -145,14 +138,6 @@ class Broker:
     @property
     def _config(self) -> Path:
         return self.home / "server.properties"
-
-    def _choose_port(self, asked: int | None) -> int:
-        if asked is not None:
-            ports.require_free(asked, component="kafka")
-            return asked
-        if self.port is not None and ports.is_free(self.port):
-            return self.port
-        return ports.free_port()
 
     def _write_config(self, *, client: int, controller: int) -> None:
         settings = {
@@ -164,7 +149,7 @@ class Broker:
         }
         write_atomic(self._config, "".join(f"{key}={value}\n" for key, value in settings.items()))
         write_atomic(self.home / "log4j2.properties", LOG4J)
-        write_json(self.home / "ports.json", {"clients": client})
+        ports.keep(self.home, "clients", client)
 
     def _log_options(self) -> tuple[str, ...]:
         return (f"-Dlog4j2.configurationFile={self.home / 'log4j2.properties'}",)

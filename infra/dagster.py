@@ -19,7 +19,7 @@ from pathlib import Path
 
 from infra import ports, process
 from infra.errors import InfraError, StartFailed, indented
-from infra.files import read_json, write_atomic, write_json
+from infra.files import write_atomic
 from infra.process import ProcessSpec
 
 WEBSERVER = "dagster-webserver"
@@ -70,7 +70,7 @@ class Dagster:
         """
         missing = [name for name in (DAEMON, WEBSERVER) if not self.is_alive(name)]
         if WEBSERVER in missing:
-            write_json(self.home / "ports.json", {"webserver": self._choose_port(port)})
+            ports.keep(self.home, "webserver", ports.choose(port, self.port, component=WEBSERVER))
         if not missing:
             return []
         try:
@@ -142,19 +142,12 @@ class Dagster:
     @property
     def port(self) -> int | None:
         """The webserver's port of last time; None if there was none."""
-        kept = (read_json(self.home / "ports.json") or {}).get("webserver")
-        return kept if isinstance(kept, int) else None
+        return ports.kept(self.home, "webserver")
 
     @property
     def url(self) -> str | None:
         """The address of the user interface; None if it was never started."""
         return f"http://{ports.HOST}:{self.port}" if self.port else None
-
-    def _choose_port(self, asked: int | None) -> int:
-        if asked is not None:
-            ports.require_free(asked, component=WEBSERVER)
-            return asked
-        return self.port if self.port is not None and ports.is_free(self.port) else ports.free_port()
 
     def _refuse_unloadable(self, module: str) -> None:
         """Raises StartFailed when the definitions do not load: the webserver runs without them and would look healthy."""

@@ -1,6 +1,6 @@
 """TCP ports on the loopback interface.
 
-Owns the choice of a free port and the answer to "who has this one". Ports are taken below the range from which kernels give out ports for
+Owns the choice of a free port, the file in which a component keeps its own, and the answer to "who has this one". Ports are taken below the range from which kernels give out ports for
 outgoing connections, so that a stack that is down does not lose its port to a passing client. A port that was free is not reserved: the
 component that binds it a moment later may still lose a race, and says so.
 """
@@ -11,10 +11,12 @@ import random
 import socket
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 from infra.errors import InfraError, PortInUse
+from infra.files import read_json, write_json
 
 HOST = "127.0.0.1"
 PORT_MIN = 20_000
@@ -85,3 +87,25 @@ def require_free(port: int, *, component: str) -> None:
         command=holder.command if holder else "unknown",
         hint="stop that process, or choose another port",
     )
+
+
+def kept(folder: Path, name: str) -> int | None:
+    """The port that a component of the folder had last time; None if it was never started there."""
+    port = (read_json(folder / "ports.json") or {}).get(name)
+    return port if isinstance(port, int) else None
+
+
+def keep(folder: Path, name: str, port: int) -> None:
+    """Remember the port, so that addresses which people and clients know stay good."""
+    write_json(folder / "ports.json", {name: port})
+
+
+def choose(asked: int | None, last: int | None, *, component: str) -> int:
+    """The port to listen on: the one asked for, else the one of last time if it is free, else a free one.
+
+    Raises PortInUse for one that was asked for and is taken.
+    """
+    if asked is not None:
+        require_free(asked, component=component)
+        return asked
+    return last if last is not None and is_free(last) else free_port()

@@ -144,6 +144,19 @@ def await_ready(spec: ProcessSpec, record: ProcessRecord, probe: Callable[[], bo
         )
 
 
+def start_and_await(
+    spec: ProcessSpec, probe: Callable[[], bool], *, timeout_s: float, grace_s: float = 10.0
+) -> ProcessRecord:
+    """`start` and `await_ready`: a process that does not get ready is ended, with up to `grace_s` for its own end."""
+    record = start(spec)
+    try:
+        await_ready(spec, record, probe, timeout_s=timeout_s)
+    except BaseException:
+        stop(spec.record, grace_s=grace_s)
+        raise
+    return record
+
+
 def stop(path: Path, *, grace_s: float = 10.0) -> bool:
     """Ends the process behind a record and all it started: SIGTERM, up to `grace_s`, SIGKILL. Tells whether anything was running.
 

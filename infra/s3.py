@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra import ports, process
-from infra.files import read_json, write_atomic, write_json
+from infra.files import write_atomic
 from infra.java import JavaHome
 from infra.process import ProcessRecord, ProcessSpec
 
@@ -57,7 +57,7 @@ class S3Server:
         given port that is taken, StartFailed with the log's end when the server ends or does not answer within a minute.
         """
         process.stop(self.record, grace_s=STOP_GRACE_S)
-        chosen = self._choose_port(port)
+        chosen = ports.choose(port, self.port, component="s3")
         self._write_config(chosen)
         if on_step:
             on_step(f"starting on port {chosen}")
@@ -78,13 +78,7 @@ class S3Server:
             log=self.log,
             record=self.record,
         )
-        record = process.start(spec)
-        try:
-            process.await_ready(spec, record, lambda: answers(chosen), timeout_s=START_TIMEOUT_S)
-        except BaseException:
-            process.stop(self.record, grace_s=STOP_GRACE_S)
-            raise
-        return record
+        return process.start_and_await(spec, lambda: answers(chosen), timeout_s=START_TIMEOUT_S, grace_s=STOP_GRACE_S)
 
     def stop(self) -> bool:
         """Stops the server; tells whether it was running."""
@@ -93,8 +87,7 @@ class S3Server:
     @property
     def port(self) -> int | None:
         """The port of last time; None for a folder that was never started."""
-        kept = (read_json(self.home / "ports.json") or {}).get("s3")
-        return kept if isinstance(kept, int) else None
+        return ports.kept(self.home, "s3")
 
     @property
     def endpoint(self) -> str | None:
@@ -105,14 +98,6 @@ class S3Server:
     def credentials_file(self) -> Path:
         """Key and secret as AWS clients read them."""
         return self.home / "credentials"
-
-    def _choose_port(self, asked: int | None) -> int:
-        if asked is not None:
-            ports.require_free(asked, component="s3")
-            return asked
-        if self.port is not None and ports.is_free(self.port):
-            return self.port
-        return ports.free_port()
 
     def _write_config(self, port: int) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -131,7 +116,7 @@ class S3Server:
         }
         write_atomic(self.home / "s3proxy.conf", "".join(f"{name}={value}\n" for name, value in settings.items()))
         write_atomic(self.home / "logback.xml", LOGBACK)
-        write_json(self.home / "ports.json", {"s3": port})
+        ports.keep(self.home, "s3", port)
 
     def _credentials(self) -> tuple[str, str]:
         """The server's only key and its secret, made the first time."""

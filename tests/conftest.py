@@ -55,3 +55,11 @@ def settings(tmp_path: Path, kafka: str, connector: Settings) -> Settings:
 def unique() -> str:
     """A name that no other test uses."""
     return f"t{os.getpid()}_{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def points(tmp_path: Path) -> Path:
+    """Where failpoints are armed."""
+    folder = tmp_path / "points"
+    folder.mkdir()
+    return folder

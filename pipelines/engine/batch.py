@@ -13,17 +13,8 @@ from pyspark.sql.functions import expr
 from pipelines.engine.decode import Count, Reasons, arrow_type, decoded_ddl, decoder
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, reader, writer
 from pipelines.engine.merge import STORED, MergeSql
+from pipelines.engine.records import COLUMNS
 from pipelines.plan import Query
-
-# What every source frame must have, in this order; `decode` reads by place.
-SOURCE_COLUMNS = (
-    "key",
-    "value",
-    "topic",
-    "partition",
-    "offset",
-    "CAST(unix_millis(timestamp) AS BIGINT) AS timestamp_ms",
-)
 
 
 @dataclass(frozen=True)
@@ -92,7 +83,7 @@ class BatchJob:
         # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.
         records.sparkSession.conf.set("spark.sql.shuffle.partitions", self.query.tasks)
         decode = decoder(self.query.source, _plain_columns(self.query), count, refused)
-        decoded = records.selectExpr(*SOURCE_COLUMNS).mapInArrow(decode, decoded_ddl(self.query.source))
+        decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, decoded_ddl(self.query.source))
         grouped = self._grouped(decoded)
         old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in self._sql.parts)
         known = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in grouped.schema.fields)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
+from pipelines.engine import records
 from pipelines.plan import Column, Source
 from statestore.errors import InvalidConfig
 
@@ -66,7 +67,7 @@ def decoded_ddl(source: Source) -> str:
 def decoder(
     source: Source, raw_if_null: tuple[str, ...] | None, count: Count, refused: Reasons | None = None
 ) -> Decoder:
-    """A `mapInArrow` function from (key, value, topic, partition, offset, timestamp_ms) to `decoded_ddl` rows.
+    """A `mapInArrow` function from records, as `records.py` says, to `decoded_ddl` rows.
 
     `__raw` holds the record as it was read wherever it may have to become a dead letter: on an error, and where one
     of the columns `raw_if_null` is null. With None it is held for every row. `count` is given the records and the bad
@@ -84,10 +85,10 @@ def decoder(
             for key in keys:
                 columns[key.name], errors = _decode_key(record_keys, key, errors)
             errors = errors if reasons is None else pc.coalesce(reasons, errors)
-            count(batch.num_rows, len(errors) - errors.null_count, batch.column(1).nbytes)
-            raw = _raw(batch, _needs_raw(columns, errors, raw_if_null))
+            count(batch.num_rows, len(errors) - errors.null_count, records.values(batch).nbytes)
+            raw = _raw(source.topic, batch, _needs_raw(columns, errors, raw_if_null))
             yield pa.RecordBatch.from_arrays(
-                [*(columns[name] for name in names), batch.column(5), errors, raw],
+                [*(columns[name] for name in names), records.times(batch), errors, raw],
                 names=[*names, "ROWTIME", "__error", "__raw"],
             )
 
@@ -97,19 +98,28 @@ def decoder(
 def _refuse(batch: pa.RecordBatch, refused: Reasons) -> tuple[pa.Array, pa.Array, pa.Array | None]:
     """Keys, values and reasons, with nulls in place of what is refused: not even the decoder may see it."""
     if not refused:
-        return batch.column(0), batch.column(1), None
-    places = zip(batch.column(3).to_pylist(), batch.column(4).to_pylist(), strict=True)
+        return records.keys(batch), records.values(batch), None
+    places = zip(records.partitions(batch).to_pylist(), records.offsets(batch).to_pylist(), strict=True)
     reasons = pa.array([refused.get(place) for place in places], pa.string())
     kept = reasons.is_null()
-    return _only(batch.column(0), kept), _only(batch.column(1), kept), reasons
+    return _only(records.keys(batch), kept), _only(records.values(batch), kept), reasons
 
 
-def _raw(batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.Array:
+def _raw(topic: str, batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.Array:
     """The records as they were read where they are wanted, which is mostly nowhere."""
     if not wanted.true_count:
         return pa.nulls(batch.num_rows, RAW)
-    columns = [_only(batch.column(i), wanted) for i in (2, 3, 4, 5, 0, 1)]
-    return pa.StructArray.from_arrays(columns, fields=list(RAW), mask=pc.invert(wanted))
+    columns = [
+        pa.repeat(pa.scalar(topic), batch.num_rows),
+        records.partitions(batch),
+        records.offsets(batch),
+        records.times(batch),
+        records.keys(batch),
+        records.values(batch),
+    ]
+    return pa.StructArray.from_arrays(
+        [_only(column, wanted) for column in columns], fields=list(RAW), mask=pc.invert(wanted)
+    )
 
 
 def _only(column: pa.Array, wanted: pa.BooleanArray) -> pa.Array:

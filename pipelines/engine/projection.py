@@ -14,16 +14,15 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from pipelines.engine.batch import SOURCE_COLUMNS, BatchJob, Counts, StagedBatch, drained, uncounted
+from pipelines.engine.batch import BatchJob, Counts, StagedBatch, drained, uncounted
 from pipelines.engine.decode import Count, Decoder, Reasons, decoded_ddl, decoder
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange
 from pipelines.engine.merge import DEAD, key_bytes
+from pipelines.engine.records import COLUMNS, partitions
 from pipelines.plan import Query
 from statestore.client import StoreClient, Writing
 from statestore.errors import InvalidConfig, InvariantBroken
 from statestore.staging import SCHEMA
-
-_PARTITION = 3  # the place of the source partition in `SOURCE_COLUMNS`
 
 
 def job_of(query: Query) -> BatchJob | ProjectionJob:
@@ -49,7 +48,7 @@ class ProjectionJob:
         source = self.query.source
         decode = with_partition(decoder(source, (), count, refused))
         ddl = f"{decoded_ddl(source)}, __partition int"
-        decoded = records.selectExpr(*SOURCE_COLUMNS).mapInArrow(decode, ddl)
+        decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, ddl)
         kept = decoded.where(self._filter()) if self.query.where is not None else decoded
         return kept.selectExpr(*self._emitted()).mapInArrow(write, RESULT_DDL)
 
@@ -88,7 +87,7 @@ def with_partition(decode: Decoder) -> Decoder:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for rows in decode(iter([batch])):
-                columns = [*rows.columns, batch.column(_PARTITION).cast(pa.int32())]
+                columns = [*rows.columns, partitions(batch)]
                 yield pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, "__partition"])
 
     return run

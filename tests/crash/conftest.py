@@ -24,14 +24,6 @@ def feed(kafka: str, unique: str) -> Feed:
 
 
 @pytest.fixture
-def points(tmp_path: Path) -> Path:
-    """Where failpoints are armed."""
-    folder = tmp_path / "points"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def deploy(settings: Settings, feed: Feed, points: Path) -> Iterator[Start]:
     """Deploys the feed's pipeline; `canary` names a bug that its store servers shall have."""
     deployed: list[PipelineUnderTest] = []

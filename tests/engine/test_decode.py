@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.engine.decode import decoder
+from pipelines.engine.records import record_batch
 from pipelines.plan import Column, Source
 
 SOURCE = Source(
@@ -29,16 +30,12 @@ SOURCE = Source(
 
 def records(values: list[bytes | None], keys: list[bytes | None] | None = None) -> pa.RecordBatch:
     count = len(values)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(keys or [None] * count, pa.binary()),
-            pa.array(values, pa.binary()),
-            pa.array(["s"] * count),
-            pa.array([3] * count, pa.int32()),
-            pa.array(range(count), pa.int64()),
-            pa.array([5] * count, pa.int64()),
-        ],
-        names=["key", "value", "topic", "partition", "offset", "timestamp_ms"],
+    return record_batch(
+        pa.array(keys or [None] * count, pa.binary()),
+        pa.array(values, pa.binary()),
+        partitions=pa.array([3] * count, pa.int32()),
+        offsets=pa.array(range(count), pa.int64()),
+        times=pa.array([5] * count, pa.int64()),
     )
 
 

@@ -87,14 +87,6 @@ def opened(service: Settings) -> Iterator[Open]:
 
 
 @pytest.fixture
-def points(tmp_path: Path) -> Path:
-    """Where failpoints are armed."""
-    folder = tmp_path / "points"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def writer(service: Settings, points: Path, unique: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a writer as a process; failpoints are armed for it."""
     started: list[subprocess.Popen[str]] = []
