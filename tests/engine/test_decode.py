@@ -171,3 +171,17 @@ def test_records_that_do_not_fit_beside_decimals_are_errors(bad: bytes) -> None:
     rows = money([b'{"price":1.5}', bad, b'{"price":2.5}'])
     assert [Decimal("1.50"), None, Decimal("2.50")] == [row["PRICE"] for row in rows]
     assert [False, True, False] == [row["__error"] is not None for row in rows]
+
+
+def test_a_refused_record_is_bad_for_its_reason_and_hidden_from_every_expression() -> None:
+    values = [b'{"a":1}', b'{"a":2}', b'{"a":3}']
+    decoded = decoder(SOURCE, (), lambda *_: None, {(3, 1): "division by zero", (0, 2): "of another partition"})
+    (rows,) = decoded([records(values, [b"\0" * 8] * 3)])
+    first, refused, third = rows.to_pylist()
+    assert (1, None, 3, None) == (first["A"], first["__error"], third["A"], third["__error"])
+    assert (None, None, "division by zero") == (refused["A"], refused["ID"], refused["__error"])
+    assert (1, b'{"a":2}', b"\0" * 8) == (
+        refused["__raw"]["offset"],
+        refused["__raw"]["value"],
+        refused["__raw"]["key"],
+    )
