@@ -162,6 +162,7 @@ class PipelineDriver:
     def _watch(self) -> None:
         """Return when the work is over; raise what a query failed of."""
         while not self._stop.wait(0.1):
+            self._watcher.require_jvm()
             self._servers.replace_dead()
             # Asked in this order: a thread that ends of an error has set it before.
             following = [driver.following for driver in self._drivers]

@@ -20,6 +20,7 @@ import psutil
 import structlog
 
 from pipelines.engine.servers import StoreServers
+from statestore.errors import Unavailable
 
 log = structlog.get_logger()
 # So many looks are made in the time that a process may be silent.
@@ -46,6 +47,12 @@ class Watch:
     def also_jvm(self, gateway: Any) -> None:
         """Look after the JVM behind this gateway and its workers too."""
         self._gateway, self._jvm = gateway, gateway.proc
+
+    def require_jvm(self) -> None:
+        """Raise `Unavailable` if the JVM has died: its connections would only say that they were refused."""
+        code = None if self._jvm is None else self._jvm.poll()
+        if code is not None:
+            raise Unavailable("the driver's jvm died", exit_code=code, hint="its last words are in the driver's log")
 
     def close(self) -> None:
         """Look no more."""
