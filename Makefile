@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 CODE := statestore pipelines ops infra tests docs/examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test crash crash-matrix bench bench-recovery bench-stores lint types screenshots lock clean
+.PHONY: help setup demo test crash crash-matrix crash-cluster bench bench-recovery bench-stores lint types screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ crash: setup ## kill the job at every step of the protocol and at random moments
 
 crash-matrix: setup ## every fault against a running pipeline, compared with the model (MATRIX="--seed 7 --only kill-driver --minutes 30")
 	@$(BIN)/python -m tests.crash.matrix $(MATRIX)
+
+crash-cluster: setup ## kill servers and workers of a Spark standalone cluster with store servers over TLS
+	@$(BIN)/python -m pytest tests/crash/test_cluster.py -m slow $(TESTS)
 
 bench: setup ## measure throughput; the figures go to a JSON file
 	@$(BIN)/python -m tests.benchmarks $(BENCH)
