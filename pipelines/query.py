@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from pipelines.plan import Aggregate, GroupKey, Query
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
-from statestore.channel import is_remote
+from statestore.channel import may_listen
 from statestore.client import StoreClient
 from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import InvalidInput, Unavailable
@@ -139,7 +138,7 @@ class StoreReader:
         if driver is None:
             return None
         for server in driver.servers:
-            if task in server["tasks"] and (is_remote(server["socket"]) or Path(server["socket"]).exists()):
+            if task in server["tasks"] and may_listen(server["socket"]):
                 return str(server["socket"])
         return None
 

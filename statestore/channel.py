@@ -34,6 +34,11 @@ def is_remote(address: Path | str) -> bool:
     return str(address).startswith(TLS)
 
 
+def may_listen(address: Path | str) -> bool:
+    """False if nobody can be there: the socket's file is gone. Of another machine only a call can tell."""
+    return is_remote(address) or Path(address).exists()
+
+
 def _secret(name: str, what: str) -> str:
     value = os.environ.get(name, "")
     if not value:
