@@ -21,7 +21,7 @@ from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.errors import InvalidConfig, InvalidInput, Unavailable
 from statestore.failpoints import REFUSE_POINTS, arm, is_armed
-from statestore.kafka import Reader
+from statestore.kafka import Admin, Reader
 from statestore.server import EXIT_FENCED
 from tests.crash.conftest import Start
 from tests.support.feed import SQL, Feed, read_topic
@@ -82,6 +82,11 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     pipeline.await_running()
     feed.send(500)
     pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
+    # Ten rounds without input: an idle pipeline commits nothing.
+    admin, topics = Admin(pipeline.settings.kafka_config()), ("totals", "totals-changelog", "totals-batches")
+    before = [admin.ends(f"{pipeline.name}-{name}", partitions=4) for name in topics]
+    time.sleep(10 * pipeline.settings.batch_interval_s)
+    assert before == [admin.ends(f"{pipeline.name}-{name}", partitions=4) for name in topics]
     (jvm,) = [child for child in psutil.Process(process.pid).children() if child.name() == "java"]
     for worker in jvm.children(recursive=True):
         worker.suspend()
