@@ -83,10 +83,10 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     feed.send(500)
     pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
     # Ten rounds without input: an idle pipeline commits nothing.
-    admin, topics = Admin(pipeline.settings.kafka_config()), ("totals", "totals-changelog", "totals-batches")
-    before = [admin.ends(f"{pipeline.name}-{name}", partitions=4) for name in topics]
+    admin, topics = Admin(pipeline.settings.kafka_config()), {"totals": 4, "totals-changelog": 4, "totals-batches": 5}
+    before = [admin.ends(f"{pipeline.name}-{name}", partitions=count) for name, count in topics.items()]
     time.sleep(10 * pipeline.settings.batch_interval_s)
-    assert before == [admin.ends(f"{pipeline.name}-{name}", partitions=4) for name in topics]
+    assert before == [admin.ends(f"{pipeline.name}-{name}", partitions=count) for name, count in topics.items()]
     (jvm,) = [child for child in psutil.Process(process.pid).children() if child.name() == "java"]
     for worker in jvm.children(recursive=True):
         worker.suspend()
