@@ -40,7 +40,7 @@ class Auditor:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(0.05):
+        while not self._ended.wait(0.25):
             with suppress(Unavailable):
                 try:
                     view = self._reader.read(timeout_s=5)

@@ -25,10 +25,10 @@ from pipelines.registry import RUNNING, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.errors import RollforwardError
-from statestore.kafka import Reader
+from statestore.kafka import Admin, Reader
 from tests.crash.matrix import check
 from tests.crash.matrix.auditor import Auditor
-from tests.crash.matrix.workload import SQL, Workload
+from tests.crash.matrix.workload import PARTITIONS, SQL, Workload
 
 TRANSACTION_S = 10.0
 ANSWER_S = 4.0
@@ -69,6 +69,7 @@ class Bench:
         self.registry = Registry(self.settings.metastore)
         deploy(SQL.format(topic=NAME), NAME, self.settings, self.registry)
         want(NAME, RUNNING, self.settings, self.registry)
+        self._reader, self._admin = Reader(self.settings.kafka_config()), Admin(self.settings.kafka_config())
         self.drivers: set[int] = set()
         self._ended, self._watching = threading.Event(), threading.Event()
         self._turn = threading.Lock()
@@ -144,17 +145,8 @@ class Bench:
 
     # What happened.
 
-    def newest(self) -> dict[str, int]:
-        """The newest batch that each query has planned."""
-        found = {}
-        for deployed in deployed_queries(self.registry.pipeline(NAME)):
-            log = self._log(deployed).driver_log()
-            found[deployed.query.name] = -1 if log.planned is None else log.planned.batch
-        return found
-
     def _log(self, deployed) -> BatchesLog:
-        reader = Reader(self.settings.kafka_config())
-        return BatchesLog(reader, deployed.batches_topic, tasks=deployed.query.tasks)
+        return BatchesLog(self._reader, deployed.batches_topic, tasks=deployed.query.tasks)
 
     def await_(self, what: str, condition: Callable[[], bool], timeout_s: float = 240) -> float:
         """Wait for a condition; gives the seconds that it took."""
@@ -162,13 +154,16 @@ class Bench:
         while not condition():
             assert time.monotonic() < started + timeout_s, f"{what} did not happen in {timeout_s} s\n{self.tail()}"
             assert self.load.error is None, self.load.error
-            time.sleep(0.05)
+            time.sleep(0.2)
         return time.monotonic() - started
 
-    def progressed(self, since: float) -> bool:
-        """Whether every query has finished two batches since a time: the first may have been under way then."""
-        rows = self.registry.batches(pipeline=NAME, limit=200)
-        after = [row.query for row in rows if row.finished_at > since]
+    def mark(self) -> int:
+        """The newest batch that has been reported, for `progressed`."""
+        return max((row.id for row in self.registry.newest_batches(NAME)), default=0)
+
+    def progressed(self, mark: int) -> bool:
+        """Whether every query has finished two batches since: the first may have been under way then."""
+        after = [row.query for row in self.registry.batches(pipeline=NAME, after=mark)]
         return all(after.count(name) >= 2 for name in ("hot", "uniq", "cheap", "balances"))
 
     def await_caught_up(self) -> None:
@@ -180,9 +175,7 @@ class Bench:
         try:
             for deployed in deployed_queries(self.registry.pipeline(NAME)):
                 log = self._log(deployed).driver_log()
-                reader = Reader(self.settings.kafka_config())
-                topic = deployed.query.source.topic
-                ends = {p: reader.begin_and_end(topic, p)[1] for p in range(4)}
+                ends = self._admin.ends(deployed.query.source.topic, partitions=PARTITIONS)
                 if log.planned is None or log.done < log.planned.batch:
                     return False
                 if {r.partition: r.end for r in log.planned.ranges} != ends:

@@ -44,8 +44,8 @@ def _one(bench: Bench, name: str, choose: random.Random) -> Outcome:
     fault_s = recovery_s = 0.0
     try:
         FAULTS[name](bench, choose)
-        fault_s, lifted = time.monotonic() - started, time.time()
-        recovery_s = bench.await_("recovery", lambda: bench.progressed(lifted))
+        fault_s, mark = time.monotonic() - started, bench.mark()
+        recovery_s = bench.await_("recovery", lambda: bench.progressed(mark))
         checking = time.monotonic()
         bench.await_caught_up()
         problems += bench.problems()
