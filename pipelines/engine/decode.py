@@ -171,7 +171,7 @@ class _Fields:
                 for names, kind in zip(self.spellings, self.types, strict=True)
                 for name in names
             }
-        except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
             raise pa.ArrowInvalid(str(error)) from error
         return pa.table(columns)
 

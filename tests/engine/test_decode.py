@@ -185,3 +185,9 @@ def test_a_refused_record_is_bad_for_its_reason_and_hidden_from_every_expression
         refused["__raw"]["value"],
         refused["__raw"]["key"],
     )
+
+
+def test_a_value_nested_too_deeply_is_bad_and_no_more() -> None:
+    deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    (rows,) = decoder(MONEY, (), lambda *_: None)([records([deep, b"{}"])])
+    assert [True, False] == [row["__error"] is not None for row in rows.to_pylist()]
