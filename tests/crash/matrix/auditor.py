@@ -14,7 +14,7 @@ from pipelines.consistent import ConsistentReader, View
 from pipelines.deploy import deployed_queries
 from pipelines.registry import Registry
 from pipelines.settings import Settings
-from statestore.errors import RollforwardError, Unavailable
+from statestore.errors import RollforwardError
 
 
 def finding(view: View) -> str | None:
@@ -41,21 +41,18 @@ class Auditor:
 
     def _run(self) -> None:
         while not self._ended.wait(0.25):
-            with suppress(Unavailable):
-                try:
-                    view = self._reader.read(timeout_s=5)
-                except Unavailable:
-                    raise
-                except RollforwardError as error:
-                    self.findings.append(f"cannot read: {error}")
-                    continue
-                self.views += 1
-                if view.batch < self.newest:
-                    self.findings.append(f"a view of batch {view.batch} came after one of batch {self.newest}")
-                self.newest = max(self.newest, view.batch)
-                found = finding(view)
-                if found is not None:
-                    self.findings.append(found)
+            # While a fault lasts there may be nobody to ask, no moment between two batches, or no store to open.
+            with suppress(RollforwardError):
+                self._audit(self._reader.read(timeout_s=5))
+
+    def _audit(self, view: View) -> None:
+        self.views += 1
+        if view.batch < self.newest:
+            self.findings.append(f"a view of batch {view.batch} came after one of batch {self.newest}")
+        self.newest = max(self.newest, view.batch)
+        found = finding(view)
+        if found is not None:
+            self.findings.append(found)
 
     def await_view(self, timeout_s: float = 60) -> None:
         """Return when one more view has been audited: the audit itself must not have died."""

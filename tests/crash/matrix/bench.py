@@ -34,6 +34,8 @@ TRANSACTION_S = 10.0
 ANSWER_S = 4.0
 DISK = "160m"
 NAME = "matrix"
+# A start takes some seconds; on a machine that others use as well it may take a minute.
+START_S = 240.0
 
 
 class Bench:
@@ -85,7 +87,7 @@ class Bench:
     def launch(self, **changed: object) -> int:
         """Start a driver with settings changed from now on; gives its pid."""
         self.settings = self.settings.model_copy(update=changed)
-        pid = control.launch(self.settings, self.registry, NAME)
+        pid = control.launch(self.settings, self.registry, NAME, timeout_s=START_S)
         self.drivers.add(pid)
         return pid
 

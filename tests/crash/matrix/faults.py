@@ -17,11 +17,12 @@ import psutil
 from confluent_kafka.admin import AdminClient
 
 from ops import control
+from pipelines import names
 from pipelines.metastore.embedded import want
 from pipelines.registry import RUNNING, Registry
 from statestore.errors import Unavailable
 from statestore.failpoints import arm, is_armed
-from tests.crash.matrix.bench import ANSWER_S, NAME, TRANSACTION_S, Bench
+from tests.crash.matrix.bench import ANSWER_S, NAME, START_S, TRANSACTION_S, Bench
 
 Fault = Callable[[Bench, random.Random], None]
 FAULTS: dict[str, Fault] = {}
@@ -163,13 +164,16 @@ class _rival:
         self._registry = Registry(settings.metastore)
         # Its definitions come from the command log, as on any other machine.
         want(NAME, RUNNING, settings, self._registry)
-        self._pid = control.launch(settings, self._registry, NAME)
-        self._home = home
+        self._pid = control.launch(settings, self._registry, NAME, timeout_s=START_S)
+        self._settings = settings
 
     def __exit__(self, *_: object) -> None:
         control._end(self._pid, timeout_s=0)
         self._registry.close()
-        shutil.rmtree(self._home)
+        prefix = names.socket_prefix(self._settings.states, NAME)
+        for path in names.socket_folder().glob(f"{prefix}-*.sock"):
+            path.unlink()
+        shutil.rmtree(self._settings.home)
 
 
 # The broker is away. A stopped process keeps its connections, as a network that swallows packets does.
@@ -270,8 +274,8 @@ def graceful_stop(bench: Bench, choose: random.Random) -> None:
 def _stop(bench: Bench) -> None:
     with bench.unsupervised():
         started = time.monotonic()
-        assert control.stop(bench.settings, bench.registry, NAME, timeout_s=30)
-        assert time.monotonic() - started < 30
+        assert control.stop(bench.settings, bench.registry, NAME, timeout_s=60)
+        assert time.monotonic() - started < 60
         assert control.status(bench.registry, NAME).state == "stopped"
         want(NAME, RUNNING, bench.settings, bench.registry)
 
