@@ -26,22 +26,20 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipelines import names
 from pipelines.deploy import DeployedQuery
 from pipelines.engine.batch import BatchJob, StagedBatch
 from pipelines.engine.exchange import Exchange
 from pipelines.engine.isolate import by_place, cause_of, data_error, find_refused
+from pipelines.engine.journal import Journal
 from pipelines.engine.pace import Bounds, Pace, shares
 from pipelines.engine.projection import ProjectionJob, job_of
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.source import SourceTopic, without_lost
-from pipelines.plan import Query, plan_hash, query_from_json, query_to_json
+from pipelines.plan import Query, query_from_json
 from pipelines.settings import Settings
-from statestore.batches import DONE, DRIVER, PLAN_PREFIX, PLANNED, BatchesLog, Planned, Range, encode, encode_fields
+from statestore.batches import Planned, Range
 from statestore.errors import Fenced, InvalidInput, InvariantBroken, Unavailable, Unrecoverable
 from statestore.failpoints import reach
-from statestore.kafka import ProducerFatal, Reader, TransactionAborted, TransactionalProducer
-from statestore.ownership import require_newest
 
 log = structlog.get_logger()
 _QUIESCE_S = 60.0
@@ -91,10 +89,8 @@ class QueryDriver:
         self._servers = servers
         self._session: SparkSession | None = None
         self._on_done = on_done
-        self._log_reader = BatchesLog(Reader(self._kafka), deployed.batches_topic, tasks=self.query.tasks)
-        self._hash = plan_hash(self.query)
+        self._journal = Journal(deployed, self._kafka, attempts=settings.batch_attempts)
         self._jobs: dict[str, BatchJob | ProjectionJob] = {}
-        self._producer: TransactionalProducer | None = None
         self._batch = -1
         self._ends: dict[int, int] = {}
         self._lost: tuple[Range, ...] = ()
@@ -120,28 +116,9 @@ class QueryDriver:
     def own(self) -> None:
         """Become the query's newest driver and learn what the drivers before have left."""
         self._source.look()
-        self._producer = TransactionalProducer(self._kafka, names.driver_id(self.deployed.pipeline, self.query.name))
-        self._producer.init()
-        started: list[int] = []
-        self._producer.begin()
-        self._producer.produce(
-            self.deployed.batches_topic,
-            key=DRIVER,
-            value=encode_fields(started_at=time.time(), plan=self._hash),
-            partition=self._log_reader.driver_partition,
-            on_offset=started.append,
-        )
-        plan_key = PLAN_PREFIX + self._hash.encode()
-        plan = query_to_json(self.query).encode()
-        self._producer.produce(
-            self.deployed.batches_topic, key=plan_key, value=plan, partition=self._log_reader.driver_partition
-        )
-        self._producer.flush()
-        self._producer.commit()
-        self.epoch = started[0]
+        self._past = self._journal.own()
+        self.epoch = self._journal.epoch
         self._log = self._log.bind(epoch=self.epoch)
-        reach("driver.owned")
-        self._past = self._log_reader.driver_log()
         if self._past.planned is not None:
             self._batch = self._past.planned.batch
             self._ends = {r.partition: r.end for r in self._past.planned.ranges}
@@ -168,19 +145,10 @@ class QueryDriver:
 
     def _plan(self, planned: Planned) -> None:
         """2 Plan."""
-        reach("driver.before-plan")
-        self._in_transaction(
-            lambda producer: producer.produce(
-                self.deployed.batches_topic,
-                key=PLANNED,
-                value=encode(planned),
-                partition=self._log_reader.driver_partition,
-            )
-        )
+        self._journal.plan(planned)
         self._batch = planned.batch
         self._ends = {r.partition: r.end for r in planned.ranges}
         self._lost = ()
-        reach("driver.planned")
 
     def _run(self, query: Query, planned: Planned, started: float) -> None:
         """3 to 6, again until the batch is done or the attempts are used up."""
@@ -200,7 +168,7 @@ class QueryDriver:
             except (PySparkException, Py4JJavaError, Unavailable) as error:
                 if self._aborted.is_set():
                     raise _BatchAborted from error
-                require_newest(self._log_reader, self.epoch, self.query.name)
+                self._journal.require_newest()
                 cause, reason = cause_of(error), data_error(error)
                 self._log.warning("batch attempt failed", batch=planned.batch, attempt=attempt, error=cause)
                 if attempt == attempts:
@@ -214,7 +182,7 @@ class QueryDriver:
                     ) from error
                 poisoned = reason is not None and self._settings.on_error == "dead-letter"
                 self._servers.ensure(f"batch {planned.batch} failed: {cause}", only=self.query.name)
-        self._finish(planned)
+        self._journal.finish(planned)
         figures = self._figures()
         if any(task["state"] != "running" for task in figures):
             # The batch is committed; a task that could not apply it recovers now, not when the next batch comes.
@@ -304,46 +272,6 @@ class QueryDriver:
             raise (fenced or failures)[0]
         reach("driver.all-committed")
 
-    def _finish(self, planned: Planned) -> None:
-        """6 Finish."""
-
-        def finish(producer: TransactionalProducer) -> None:
-            value = encode_fields(batch=planned.batch)
-            producer.produce(
-                self.deployed.batches_topic, key=DONE, value=value, partition=self._log_reader.driver_partition
-            )
-            offsets = {(r.topic, r.partition): r.end for r in planned.ranges}
-            producer.send_offsets(names.group(self.deployed.pipeline, self.query.name), offsets)
-            reach("driver.before-done-commit")
-
-        self._in_transaction(finish)
-        reach("driver.done")
-
-    def _in_transaction(self, work: Callable[[TransactionalProducer], None]) -> None:
-        """Run `work` in one transaction of the driver's id, again where it was aborted or its outcome is unknown.
-
-        What drivers write is the same when it is written twice. Raises `Fenced` if a newer driver has started.
-        """
-        for attempt in range(1, self._settings.batch_attempts + 1):
-            assert self._producer is not None
-            try:
-                self._producer.begin()
-                work(self._producer)
-                self._producer.flush()
-                self._producer.commit()
-                return
-            except TransactionAborted as error:
-                self._log.warning("driver transaction aborted", attempt=attempt, error=str(error))
-            except (ProducerFatal, Unavailable) as error:
-                self._log.warning("driver producer lost", attempt=attempt, error=str(error))
-                self._producer.close()
-                require_newest(self._log_reader, self.epoch, self.query.name)
-                driver_id = names.driver_id(self.deployed.pipeline, self.query.name)
-                self._producer = TransactionalProducer(self._kafka, driver_id)
-                self._producer.init()
-                require_newest(self._log_reader, self.epoch, self.query.name)
-        raise Unavailable("driver could not commit to the batches topic", query=self.query.name)
-
     def _report(
         self,
         planned: Planned,
@@ -398,8 +326,10 @@ class QueryDriver:
         for partition, begin in begins.items():
             # Before the first batch a partition's beginning may be past 0, and nothing of ours is lost by that.
             self._ends.setdefault(partition, begin if self._batch < 0 else 0)
-        self._lost = self._source.deleted(self._ends, begins)
-        self._ends |= {lost.partition: lost.end for lost in self._lost}
+        lost = self._source.deleted(self._ends, begins)
+        self._ends |= {gone.partition: gone.end for gone in lost}
+        # The next batch that is planned names them.
+        self._lost += lost
 
     @property
     def following(self) -> bool:
@@ -448,7 +378,7 @@ class QueryDriver:
         taken = shares(backlog, self._pace.offsets)
         # Partitions without news stay in the plan, so that the newest plan says where every partition stands.
         ranges = tuple(self._source.range(p, at, at + taken.get(p, 0)) for p, at in sorted(self._ends.items()))
-        planned = Planned(self._batch + 1, self._hash, ranges, self._lost)
+        planned = Planned(self._batch + 1, self._journal.hash, ranges, self._lost)
         self._plan(planned)
         self._run(self.query, planned, started)
         return sum(taken.values()) < sum(backlog.values())
@@ -473,7 +403,6 @@ class QueryDriver:
             self._session.sparkContext.cancelJobGroup(self.query.name)
 
     def close(self) -> None:
-        """Forget the producer."""
+        """Write nothing more."""
         self._commits.shutdown(wait=False)
-        if self._producer is not None:
-            self._producer.close()
+        self._journal.close()
