@@ -28,6 +28,8 @@ class LocalServer:
 
     def ended(self, *, wait_s: float = 0.0) -> int | None:
         """The exit code; None while it runs."""
+        if wait_s == 0:
+            return self.process.poll()
         try:
             return self.process.wait(timeout=wait_s)
         except subprocess.TimeoutExpired:
