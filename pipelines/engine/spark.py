@@ -47,7 +47,7 @@ def _conf(settings: Settings, work: Path) -> dict[str, str]:
         "spark.sql.ansi.enabled": "false",
         # A coalesced shuffle would send a key's rows to another task than the hash says.
         "spark.sql.adaptive.enabled": "false",
-        # The newer reader of Kafka gives columns to Python without making rows of them first.
+        # Batches are read by the same reader as streams, which is the newer one and reads the wanted columns alone.
         "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
         "spark.speculation": "false",
         "spark.task.maxFailures": "1",
