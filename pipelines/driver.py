@@ -206,7 +206,8 @@ class PipelineDriver:
     def _cancel_jobs(self) -> None:
         """Workers may wait for a server that was given up: their batches run again."""
         for driver in self._drivers:
-            self._attempt(driver.cancel_job)
+            # The JVM may hang as well, and whoever calls this must go on to notice it.
+            threading.Thread(target=self._attempt, args=(driver.cancel_job,), daemon=True).start()
 
     # What others see.
 

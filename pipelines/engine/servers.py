@@ -204,7 +204,9 @@ class StoreServers:
                     error=str(error),
                 )
                 server.give_up()
-                self.on_lost()
+                if self._addresses:
+                    # Nothing tells those who wait for an answer of another machine that none will come.
+                    self.on_lost()
 
     def replace_dead(self) -> None:
         """Replace the servers that have died, if there are any, and open their tasks again."""
