@@ -12,8 +12,8 @@ import os
 import socket
 import struct
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from infra import ports, process
@@ -78,11 +78,15 @@ rootLogger.appenderRef.out.ref=out
 
 @dataclass(frozen=True)
 class Broker:
-    """The broker of one folder; `record` and `log` are where its process is remembered and writes."""
+    """The broker of one folder; `record` and `log` are where its process is remembered and writes.
+
+    `settings` are laid over SETTINGS; what they hold stands in `server.properties`.
+    """
 
     home: Path
     log: Path
     record: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def start(
         self, java: JavaHome, jars: list[Path], *, port: int | None = None, on_step: Callable[[str], None] | None = None
@@ -142,6 +146,7 @@ class Broker:
     def _write_config(self, *, client: int, controller: int) -> None:
         settings = {
             **SETTINGS,
+            **self.settings,
             "listeners": f"CLIENTS://{ports.HOST}:{client},CONTROLLER://{ports.HOST}:{controller}",
             "advertised.listeners": f"CLIENTS://{ports.HOST}:{client}",
             "controller.quorum.voters": f"1@{ports.HOST}:{controller}",

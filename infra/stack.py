@@ -6,7 +6,7 @@ Owns the layout of a home and which processes belong to it:
     <home>/stack.lock     held by `up` and `down`; the kernel frees it with its process
     <home>/run/<name>.json      one record per process (infra.process)
     <home>/logs/<name>.log      one log per process
-    <home>/kafka/  <home>/s3/  <home>/dagster/      the components' own folders
+    <home>/kafka/  <home>/s3/  <home>/dagster/  <home>/monitoring/      the components' own folders
 
 Invariants: two commands never change one home at the same time; `up` starts what is missing or dead and touches nothing that runs; when a
 component fails, what this call started is stopped again; after `down` no process of the stack is left, whatever the files say. Survives kill -9
@@ -30,17 +30,22 @@ from infra.dagster import DAEMON, WEBSERVER, Dagster
 from infra.errors import InfraError
 from infra.files import FileLock, read_json, write_json
 from infra.java import JavaHome, find_java
+from infra.monitoring import ALERTMANAGER, PROMETHEUS, Monitored, Monitoring
 from infra.s3 import S3Server
 
 KAFKA = "kafka"
 S3 = "s3"
 DAGSTER = "dagster"
+MONITORING = "monitoring"
 COMPONENTS = (KAFKA, S3, DAGSTER)
+# Started where its programs are installed and only when it is asked for.
+OPTIONAL = (MONITORING,)
 PROCESSES = (KAFKA, S3, DAEMON, WEBSERVER)
+MONITORS = (PROMETHEUS, ALERTMANAGER)
 LOCK_TIMEOUT_S = 300.0
 # Present in homes that `up` made, which `down(wipe=True)` may delete as a whole.
 MADE_BY_UP = ".made-by-up"
-ENTRIES = ("stack.json", "run", "logs", "kafka", "s3", "dagster", "stack.lock")
+ENTRIES = ("stack.json", "run", "logs", "kafka", "s3", "dagster", "monitoring", "stack.lock")
 
 Progress = Callable[[str, str], None]
 State = Literal["running", "stopped", "dead"]
@@ -72,6 +77,8 @@ class StackStatus:
     java_home: str | None
     started: tuple[str, ...] = ()
     s3_endpoint: str | None = None
+    prometheus_url: str | None = None
+    alertmanager_url: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain dicts, lists, strings and numbers."""
@@ -95,6 +102,9 @@ class Stack:
         self._broker = Broker(home=self.home / "kafka", log=self._log(KAFKA), record=self._record(KAFKA))
         self.s3 = S3Server(home=self.home / "s3", log=self._log(S3), record=self._record(S3))
         self._dagster = Dagster(home=self.home / "dagster", logs=self.home / "logs", records=self.home / "run")
+        self.monitoring = Monitoring(
+            home=self.home / "monitoring", logs=self.home / "logs", records=self.home / "run", cache=self.cache
+        )
 
     def up(
         self,
@@ -107,9 +117,11 @@ class Stack:
         kafka_port: int | None = None,
         s3_port: int | None = None,
         dagster_port: int | None = None,
+        monitored: Monitored | None = None,
     ) -> StackStatus:
-        """Starts what is missing or dead of the named components (`kafka`, `s3`, `dagster`) and returns when they answer.
+        """Starts what is missing or dead of the named components and returns when they answer.
 
+        They are `kafka`, `s3`, `dagster`, and `monitoring`, which is not among the default ones and needs `monitored`.
         `dagster` needs `dagster_module` and `dagster_yaml`. `env` is added to the environment of the Dagster processes, which also holds
         JAVA_HOME, PYSPARK_PYTHON, ROLLFORWARD_HOME and, with a broker, ROLLFORWARD_BOOTSTRAP_SERVERS. A port given for a component that
         already runs is not looked at. Waits up to five minutes for another `up` or `down` of this home. Raises InfraError.
@@ -126,6 +138,8 @@ class Stack:
                     started += self._up_kafka(java, kafka_port, tell)
                 if S3 in wanted:
                     started += self._up_s3(java, s3_port, tell)
+                if MONITORING in wanted and monitored is not None:
+                    started += self._up_monitoring(monitored, tell)
                 if DAGSTER in wanted and dagster_module and dagster_yaml:
                     full_env = {**self._env(java), **(env or {})}
                     started += self._up_dagster(dagster_module, dagster_yaml, full_env, dagster_port, tell)
@@ -154,7 +168,7 @@ class Stack:
             return self._status(java_home=None)
         with self._lock():
             # Readers of the log go first, the log last.
-            for name in (DAEMON, WEBSERVER, S3, KAFKA):
+            for name in (DAEMON, WEBSERVER, *MONITORS, S3, KAFKA):
                 tell(name, "stopped" if process.stop(self._record(name)) else "was not running")
             (self.home / "stack.json").unlink(missing_ok=True)
             if wipe:
@@ -185,6 +199,12 @@ class Stack:
         tell(S3, f"answers on {self.s3.endpoint}")
         return [S3]
 
+    def _up_monitoring(self, monitored: Monitored, tell: Progress) -> list[str]:
+        started = self.monitoring.start(monitored, on_step=lambda detail: tell(MONITORING, detail))
+        urls = f"{self.monitoring.url(PROMETHEUS)} and {self.monitoring.url(ALERTMANAGER)}"
+        tell(MONITORING, f"{'answers' if started else 'already running'} on {urls}")
+        return started
+
     def _up_dagster(
         self, module: str, config: Path, env: Mapping[str, str], port: int | None, tell: Progress
     ) -> list[str]:
@@ -207,7 +227,10 @@ class Stack:
 
     def _status(self, *, java_home: str | None, started: tuple[str, ...] = ()) -> StackStatus:
         addresses = {KAFKA: self._broker.address, S3: self.s3.endpoint, WEBSERVER: self._dagster.url, DAEMON: None}
-        components = tuple(self._component(name, addresses[name]) for name in PROCESSES)
+        addresses |= {name: self.monitoring.url(name) for name in MONITORS}
+        # What this machine has never run is not missing.
+        monitors = tuple(name for name in MONITORS if self._record(name).exists())
+        components = tuple(self._component(name, addresses[name]) for name in (*PROCESSES, *monitors))
         running = {component.name: component.address for component in components if component.state == "running"}
         return StackStatus(
             home=str(self.home),
@@ -217,6 +240,8 @@ class Stack:
             java_home=java_home,
             started=started,
             s3_endpoint=running.get(S3),
+            prometheus_url=running.get(PROMETHEUS),
+            alertmanager_url=running.get(ALERTMANAGER),
         )
 
     def _component(self, name: str, address: str | None) -> ComponentStatus:
@@ -257,11 +282,11 @@ class Stack:
 
 def _checked(components: Iterable[str], module: str | None, config: Path | None) -> frozenset[str]:
     wanted = frozenset(components)
-    if unknown := wanted - set(COMPONENTS):
+    if unknown := wanted - set(COMPONENTS) - set(OPTIONAL):
         raise InfraError(
             "no such component",
             unknown=", ".join(sorted(unknown)),
-            known=", ".join(COMPONENTS),
+            known=", ".join((*COMPONENTS, *OPTIONAL)),
             hint="name one of the known ones",
         )
     if DAGSTER in wanted and (module is None or config is None):

@@ -33,6 +33,8 @@ def on_local_stack(settings: Settings) -> Settings:
     stack = Stack(settings.home)
     if not settings.bootstrap_servers:
         updates["bootstrap_servers"] = stack.status().bootstrap_servers or ""
+    if not settings.alertmanager_url:
+        updates["alertmanager_url"] = stack.status().alertmanager_url or ""
     if settings.snapshot_url.startswith("s3://") and not settings.s3_endpoint_url:
         updates |= _local_s3(settings, stack)
     return settings.model_copy(update=updates)

@@ -33,6 +33,7 @@ from pipelines.engine.spark import start_session
 from pipelines.engine.watch import Watch
 from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
 from pipelines.metastore.service import Metastore
+from pipelines.metrics.driver import DriverMetrics
 from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings, load_settings
 from statestore import logs
@@ -86,6 +87,7 @@ class PipelineDriver:
         self._servers.on_lost = self._cancel_jobs
         self._watcher = Watch(self._servers, answer_timeout_s=settings.answer_timeout_s)
         self._servers.on_opened = self._opened
+        self._metrics = DriverMetrics(self.name, settings, self._servers, self._drivers, lambda: self._state)
         quick = settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
         self._metastore = Metastore(quick, registry.engine)
 
@@ -111,7 +113,11 @@ class PipelineDriver:
         registry = self._registry
         process = psutil.Process()
         registry.driver_started(
-            self.name, pid=process.pid, process_started=process.create_time(), host=socket.gethostname()
+            self.name,
+            pid=process.pid,
+            process_started=process.create_time(),
+            host=socket.gethostname(),
+            metrics_port=self._metrics.start(),
         )
         heart = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
         heart.start()
@@ -183,6 +189,7 @@ class PipelineDriver:
             self._attempt(driver.close)
         if state == "stopped" and self._stop.is_set() and not self._aborted.is_set():
             self._attempt(self._last_snapshot)
+        self._attempt(lambda: self._metrics.close(planned=state == "stopped"))
         self._attempt(self._servers.close)
         self._attempt(self._watcher.end_jvm)
         shutil.rmtree(self._work, ignore_errors=True)
@@ -228,16 +235,19 @@ class PipelineDriver:
 
     def _seen(self) -> None:
         if not self._ended.is_set():
-            servers, state = self._servers.describe(), self._state
+            state = self._state
+            servers = self._servers.describe(restoring=state == "recovering")
             self._tell(lambda: self._registry.driver_seen(self.name, pid=os.getpid(), state=state, servers=servers))
 
     def _opened(self, cause: str, opened: dict[str, Any]) -> None:
+        self._metrics.task_opened(opened)
         self._tell(lambda: self._registry.add_recovery(self.name, cause, opened))
 
     def _done(self, done: BatchDone) -> None:
         self.totals.records += done.records
         self.totals.bad_records += done.bad_records
         self.totals.batches += 1
+        self._metrics.batch_done(done)
         row = BatchRow(pipeline=self.name, finished_at=time.time(), **vars(done))
         self._tell(lambda: self._registry.add_batch(row))
 

@@ -104,7 +104,7 @@ def decode_key(query: Query, raw: bytes) -> dict[str, Any]:
 class StoreReader:
     """Reads one query's store, wherever its tasks are."""
 
-    def __init__(self, deployed: DeployedQuery, settings: Settings, registry: Registry) -> None:
+    def __init__(self, deployed: DeployedQuery, settings: Settings, registry: Registry | None) -> None:
         self._query = deployed.query
         self._specs = deployed.task_specs(settings.states)
         self._settings = settings
@@ -134,7 +134,7 @@ class StoreReader:
         yield from self._offline(spec, **bounds)
 
     def _socket(self, task: str) -> str | None:
-        driver = self._registry.driver(self._specs[0].pipeline)
+        driver = None if self._registry is None else self._registry.driver(self._specs[0].pipeline)
         if driver is None:
             return None
         for server in driver.servers:
@@ -156,19 +156,7 @@ class StoreReader:
             checkpoint = database.checkpoint()
             if checkpoint is None or checkpoint.batch != position.batch:
                 raise Unavailable("store is behind its committed position", task=spec.name, hint=hint)
-            if bounds.get("key") is not None:
-                key = bytes.fromhex(bounds["key"] or "")
-                value = database.database.get(spec.store.name, key)
-                yield from entry_batches(iter([] if value is None else [(key, value)]))
-            else:
-                low, high = (bounds.get(name) for name in ("lower", "upper"))
-                yield from entry_batches(
-                    database.database.scan(
-                        spec.store.name,
-                        lower=None if low is None else bytes.fromhex(low),
-                        upper=None if high is None else bytes.fromhex(high),
-                    )
-                )
+            yield from entries_of(database, spec.store.name, **bounds)
         finally:
             database.close()
 
@@ -179,6 +167,19 @@ class StoreReader:
         for row, (key, time_ms) in enumerate(zip(chunk.column(0).to_pylist(), times.to_pylist(), strict=True)):
             values = {names[a.name]: _aggregate_value(a, states, row) for a in self._query.aggregates}
             yield Row(decode_key(self._query, key), values, time_ms)
+
+
+def entries_of(
+    database: TaskDatabase, store: str, *, key: str | None = None, lower: str | None = None, upper: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The entry of a key, or those between two keys, both included; keys in hexadecimal."""
+    if key is not None:
+        wanted = bytes.fromhex(key)
+        value = database.database.get(store, wanted)
+        yield from entry_batches(iter([] if value is None else [(wanted, value)]))
+        return
+    low, high = (None if bound is None else bytes.fromhex(bound) for bound in (lower, upper))
+    yield from entry_batches(database.database.scan(store, lower=low, upper=high))
 
 
 def column_of(aggregate: Aggregate, query: Query) -> str:

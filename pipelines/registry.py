@@ -49,6 +49,7 @@ class DriverRow(Base):
     started_at: Mapped[float] = mapped_column(Float)
     heartbeat_at: Mapped[float] = mapped_column(Float)
     servers: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list)
+    metrics_port: Mapped[int | None] = mapped_column(Integer, default=None)
 
 
 class BatchRow(Base):
@@ -126,15 +127,29 @@ class Registry:
             body = snapshot.get(PIPELINE, name)
             return None if body is None else _definition(name, body, snapshot.get(DESIRED, name))
 
+    def desires(self) -> dict[str, str]:
+        """The desired state of every pipeline, by name."""
+        with self.engine.connect() as connection:
+            snapshot = Snapshot(connection)
+            desired = snapshot.all(DESIRED)
+            return {name: desired.get(name, {}).get("state", STOPPED) for name in snapshot.names(PIPELINE)}
+
     # Drivers.
+
+    def drivers(self) -> dict[str, DriverRow]:
+        """The newest driver's row of every pipeline that ever had one."""
+        with self._session() as session:
+            return {row.pipeline: row for row in session.scalars(select(DriverRow))}
 
     def driver(self, pipeline: str) -> DriverRow | None:
         """The newest driver's row."""
         with self._session() as session:
             return session.get(DriverRow, pipeline)
 
-    def driver_started(self, pipeline: str, *, pid: int, process_started: float, host: str) -> None:
-        """A driver begins; its row replaces an older driver's."""
+    def driver_started(
+        self, pipeline: str, *, pid: int, process_started: float, host: str, metrics_port: int | None = None
+    ) -> None:
+        """A driver begins; its row replaces an older driver's. `metrics_port` is where it serves its figures."""
         now = time.time()
         with self._session() as session:
             session.merge(
@@ -148,6 +163,7 @@ class Registry:
                     started_at=now,
                     heartbeat_at=now,
                     servers=[],
+                    metrics_port=metrics_port,
                 )
             )
 
@@ -180,17 +196,43 @@ class Registry:
         with self._session() as session:
             return list(session.scalars(wanted.order_by(BatchRow.id).limit(limit)))
 
+    def batch_before(self, row: BatchRow) -> BatchRow | None:
+        """The batch that the same query finished before, if it is kept."""
+        mine = (BatchRow.pipeline == row.pipeline, BatchRow.query == row.query, BatchRow.id < row.id)
+        with self._session() as session:
+            return session.scalars(select(BatchRow).where(*mine).order_by(BatchRow.id.desc()).limit(1)).first()
+
     def records(self, pipeline: str) -> int:
         """Records in the batches that are kept, over all queries."""
         total = select(func.coalesce(func.sum(BatchRow.records), 0)).where(BatchRow.pipeline == pipeline)
         with self._session() as session:
             return int(session.scalar(total) or 0)
 
-    def newest_batches(self, pipeline: str) -> list[BatchRow]:
-        """The newest batch of each query."""
-        newest = select(func.max(BatchRow.id)).where(BatchRow.pipeline == pipeline).group_by(BatchRow.query)
+    def last_batches(self, pipeline: str, query: str, *, limit: int = 200) -> list[BatchRow]:
+        """The newest batches of a query, newest first."""
+        mine = select(BatchRow).where(BatchRow.pipeline == pipeline, BatchRow.query == query)
+        with self._session() as session:
+            return list(session.scalars(mine.order_by(BatchRow.id.desc()).limit(limit)))
+
+    def bad_records(self, pipeline: str, query: str, *, since: float) -> int:
+        """Bad records in the kept batches of a query that finished at or after `since`."""
+        mine = (BatchRow.pipeline == pipeline, BatchRow.query == query, BatchRow.finished_at >= since)
+        with self._session() as session:
+            return int(session.scalar(select(func.coalesce(func.sum(BatchRow.bad_records), 0)).where(*mine)) or 0)
+
+    def newest_batches(self, pipeline: str | None = None) -> list[BatchRow]:
+        """The newest batch of each query, of one pipeline or of all."""
+        newest = select(func.max(BatchRow.id)).group_by(BatchRow.pipeline, BatchRow.query)
+        if pipeline is not None:
+            newest = newest.where(BatchRow.pipeline == pipeline)
         with self._session() as session:
             return list(session.scalars(select(BatchRow).where(BatchRow.id.in_(newest)).order_by(BatchRow.query)))
+
+    def all_records(self) -> dict[str, int]:
+        """Records in the batches that are kept, by pipeline; one without batches is left out."""
+        total = select(BatchRow.pipeline, func.sum(BatchRow.records)).group_by(BatchRow.pipeline)
+        with self._session() as session:
+            return {pipeline: int(records) for pipeline, records in session.execute(total)}
 
     def add_recovery(self, pipeline: str, cause: str, plan: dict[str, Any]) -> None:
         """Record how a task was opened."""

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from statestore.config import KafkaConfig, ObjectsConfig, SnapshotConfig
@@ -18,6 +18,17 @@ from statestore.errors import InvalidConfig
 
 FILE = "rollforward.toml"
 OFF = "off"
+
+
+class AlertRoute(BaseModel):
+    """Alerts with these labels start this job for the pipeline that a text with their labels names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    match: dict[str, str]
+    job: Literal["recover_pipeline", "launch_pipeline", "snapshot_pipelines", "collect_snapshots", "none"]
+    pipeline: str = "{pipeline}"
+    restart: bool = False
 
 
 class Settings(BaseSettings):
@@ -72,6 +83,30 @@ class Settings(BaseSettings):
         60.0, description="longest wait for one answer of Kafka"
     )
 
+    metrics: bool = Field(True, description="every driver serves its figures for Prometheus on loopback")
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = Field(0, description="at this port; 0: a free one")
+    observe_every_s: Annotated[float, Field(ge=0)] = Field(
+        30.0,
+        description="Dagster, which forgets nothing, is shown one batch of each query in this time; 0: every batch",
+    )
+    owners: list[str] = Field([], description="of the assets in Dagster: `team:NAME` or an e-mail address")
+    alertmanager_url: str = Field("", description="where alerts are asked for; empty: the local stack's, if it runs")
+    alert_routes: list[AlertRoute] = Field([], description="which alert starts which job; empty: ours, docs/alerts.md")
+    alert_webhook_url: str = Field(
+        "", description="the local stack's Alertmanager tells alerts here too: <rollforward serve>/alerts"
+    )
+    check_lag_records_max: Annotated[int, Field(ge=0)] = Field(
+        1_000_000, description="Dagster's check `lag` fails above this"
+    )
+    check_output_age_s_max: Annotated[float, Field(gt=0)] = Field(
+        300.0, description="check `fresh` fails when records wait and no batch was finished for this long"
+    )
+    check_snapshot_age_s_max: Annotated[float, Field(gt=0)] = Field(
+        3600.0, description="check `snapshot_age` fails for a task whose newest snapshot is older"
+    )
+    check_dead_letters_max: Annotated[int, Field(ge=0)] = Field(
+        0, description="check `dead_letters` fails for more bad records than this in the kept batches of a day"
+    )
     snapshot_url: str = Field(
         "", description="snapshots: s3://bucket/prefix, file:///folder, or off; default: a folder in <home>"
     )

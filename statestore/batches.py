@@ -7,6 +7,7 @@ One compacted topic of N + 1 partitions for N tasks, JSON values, a few keys eac
                   plan-<hash>       the text of a plan, kept as long as a batch may have to run under it
                   planned           the newest planned batch: number, plan hash, source ranges
                   done              the newest finished batch
+                  origin            of a clone: whose version it was given, and whether all of it is there
 
 The driver has a partition of its own because a `read_committed` reader waits for the transactions open on a partition:
 shared with a task, a server killed in a commit would hide the newest driver until its transaction times out.
@@ -31,6 +32,9 @@ PLANNED = b"planned"
 DONE = b"done"
 POSITION = b"position"
 PLAN_PREFIX = b"plan-"
+ORIGIN = b"origin"
+# State of an origin while the version is not there yet.
+COPYING = "copying"
 
 
 @dataclass(frozen=True)
@@ -70,22 +74,39 @@ class Planned:
 
 @dataclass(frozen=True)
 class Position:
-    """The newest batch that a task has committed. `stores` gives each changelog's next offset after it."""
+    """The newest batch that a task has committed. `stores` gives each changelog's next offset after it.
+
+    `ends` says where the input stood: source partition (as text) and the offset after the batch's last record of it.
+    """
 
     batch: int
     epoch: int
     plan: str
     stores: dict[str, ChangelogPosition] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A position with its record's offset and CreateTime in ms."""
+
+    position: Position
+    offset: int
+    at_ms: int
 
 
 @dataclass(frozen=True)
 class DriverLog:
-    """What the driver's partition says. `epoch` is -1 and the rest empty before the first driver."""
+    """What the driver's partition says. `epoch` is -1 and the rest empty before the first driver.
+
+    `origin` is empty but for a clone: `state`, `pipeline`, `batch`, `keys`.
+    """
 
     epoch: int
     planned: Planned | None
     done: int
     plans: dict[str, str]
+    origin: dict[str, Any] = field(default_factory=dict)
 
 
 def encode(value: object) -> bytes:
@@ -132,11 +153,28 @@ class BatchesLog:
     def position(self, task: int) -> Position | None:
         """Where the task stands; None if it never committed. Call after `init_transactions` of the task's id."""
         record = self._newest(task).get(POSITION)
-        if record is None:
-            return None
+        return None if record is None else self._position(record)
+
+    def _position(self, record: Record) -> Position:
         fields = _fields(record, self.topic)
         stores = {name: ChangelogPosition(**at) for name, at in fields.pop("stores").items()}
         return Position(**fields, stores=stores)
+
+    def is_marked(self, key: bytes) -> bool | None:
+        """Whether the driver's partition has a record of this key, in open transactions too; None if it is empty.
+
+        It waits for nobody: what an owner that was killed has left open is looked at as well.
+        """
+        first, _ = self._reader.begin_and_end(self.topic, self.driver_partition)
+        chunks = self._reader.read(self.topic, self.driver_partition, start=first, uncommitted=True)
+        keys = {record.key for chunk in chunks for record in chunk}
+        return key in keys if keys else None
+
+    def positions(self, task: int) -> list[Recorded]:
+        """Every position of the task that compaction has left, oldest first; the last one is the newest."""
+        first, _ = self._reader.begin_and_end(self.topic, task)
+        records = (record for chunk in self._reader.read(self.topic, task, start=first) for record in chunk)
+        return [Recorded(self._position(r), r.offset, r.timestamp_ms) for r in records if r.key == POSITION and r.value]
 
     def driver_log(self) -> DriverLog:
         """What drivers have recorded. Call after `init_transactions` of the driver's id."""
@@ -156,4 +194,5 @@ class BatchesLog:
                 for key, record in newest.items()
                 if key.startswith(PLAN_PREFIX) and record.value
             },
+            origin=_fields(newest[ORIGIN], self.topic) if ORIGIN in newest else {},
         )

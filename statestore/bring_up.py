@@ -18,11 +18,12 @@ from statestore.config import TaskSpec
 from statestore.errors import DataCorrupted, InvalidConfig, RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import Reader
+from statestore.listener import RestoreListener
 from statestore.objects.base import ObjectMissing
 from statestore.planning.facts import Found
 from statestore.planning.plan import RecoveryPlan, Way, plan_recovery
 from statestore.planning.rates import save_rates
-from statestore.recovery import Progress, replay, require_no_records
+from statestore.recovery import replay, require_no_records
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository
 from statestore.snapshots.restore import restore_snapshot, unfinished
@@ -50,13 +51,13 @@ class BringUp:
         reader: Reader,
         repository: Repository | None,
         open_database: Open,
-        on_progress: Progress,
+        listener: RestoreListener,
     ) -> None:
         self._spec = spec
         self._reader = reader
         self._repository = repository
         self._open = open_database
-        self._on_progress = on_progress
+        self._listener = listener
         self.pin_life_s = 3_600.0
         self._database: TaskDatabase | None = None
 
@@ -107,7 +108,7 @@ class BringUp:
         if stands is not None and stands.batch == found.position.batch:
             return BroughtUp(self._database, plan, 0)
         started = time.monotonic()
-        records = replay(plan, self._spec, self._reader, self._database, found.position, self._on_progress)
+        records = replay(plan, self._spec, self._reader, self._database, found.position, self._listener)
         seconds = time.monotonic() - started
         if seconds * 1000 >= found.delete_retention_ms:
             # A key read at the beginning may have been deleted, and its deletion dropped, before the end was read.
@@ -133,7 +134,7 @@ class BringUp:
             manifest,
             self._spec.folder,
             pin_life_s=self.pin_life_s,
-            on_progress=self._on_progress,
+            on_progress=lambda done, total: self._listener.on_snapshot_downloaded(done=done, total=total),
             release=self._close,
         )
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +14,7 @@ from statestore import channel, wire
 from statestore.config import TaskSpec
 from statestore.staging import SCHEMA
 
+_LOOK_TIMEOUT_S = 1.0
 _KEYS = pa.schema([("key", pa.binary())])
 
 
@@ -39,8 +40,11 @@ class StoreClient:
 
     def act(self, action: str, **command: Any) -> dict[str, Any]:
         """Run one action and give its answer."""
+        return self._act(action, command, self._options)
+
+    def _act(self, action: str, command: dict[str, Any], options: flight.FlightCallOptions) -> dict[str, Any]:
         try:
-            results = list(self._client.do_action((action, wire.dumps(**command)), self._options))
+            results = list(self._client.do_action((action, wire.dumps(**command)), options))
             return wire.loads(results[0].body)
         except (flight.FlightError, pa.ArrowException) as error:
             raise wire.from_flight(error) from error
@@ -49,9 +53,16 @@ class StoreClient:
         """Make the server own the task; gives how its recovery went."""
         return self.act("open", task=wire.task_to_fields(spec), epoch=epoch)
 
-    def commit(self, task: str, *, batch: int, attempt: int, plan: str) -> dict[str, Any]:
-        """Commit a staged attempt; gives the task's figures after it."""
-        return self.act("commit", task=task, batch=batch, attempt=attempt, plan=plan)
+    def restoring(self) -> list[dict[str, Any]]:
+        """How far the tasks are that are being restored now: `RestoreMeter`'s figures, and `task`."""
+        # A heartbeat asks, which must not wait for a server that hangs.
+        options = flight.FlightCallOptions(timeout=_LOOK_TIMEOUT_S)
+        found: list[dict[str, Any]] = self._act("restoring", {}, options)["restoring"]
+        return found
+
+    def commit(self, task: str, *, batch: int, attempt: int, plan: str, ends: Mapping[str, int]) -> dict[str, Any]:
+        """Commit a staged attempt; gives the task's figures after it. `ends` is where the input stands then."""
+        return self.act("commit", task=task, batch=batch, attempt=attempt, plan=plan, ends=dict(ends))
 
     def snapshot(self, task: str) -> dict[str, Any]:
         """Take a snapshot of the task's committed version now; gives how it went."""

@@ -46,13 +46,9 @@ DRIVER_POINTS = (
 # Met only where an expression fails of a record.
 REFUSE_POINTS = ("driver.refused",)
 # Of a store of any task, in the order of one transaction that spills and one recovery.
-STORE_POINTS = (
-    "spill.begun",
-    "spill.in",
-    "spill.done",
-    "indexed.before-write",
-    "indexed.written",
-    "indexed.dropped",
+SPILL_POINTS = ("spill.begun", "spill.in", "spill.done")
+INDEXED_POINTS = ("indexed.before-write", "indexed.written", "indexed.dropped")
+SECONDARY_POINTS = (
     "secondary.synced",
     "secondary.commit-file-unnamed",
     "secondary.commit-file-written",
@@ -62,10 +58,15 @@ STORE_POINTS = (
     "secondary.dropped",
     "secondary.commit-file-deleted",
     "secondary.emptied",
-    "secondary.roll-forward",
-    "secondary.discarded",
-    "restore.before-write",
-    "restore.written",
+)
+SECONDARY_OPENING_POINTS = ("secondary.roll-forward", "secondary.discarded")
+STORE_RESTORE_POINTS = ("restore.before-write", "restore.written")
+STORE_POINTS = (
+    *SPILL_POINTS,
+    *INDEXED_POINTS,
+    *SECONDARY_POINTS,
+    *SECONDARY_OPENING_POINTS,
+    *STORE_RESTORE_POINTS,
 )
 # In the order in which one snapshot, one restore, one collection meets them.
 SNAPSHOT_POINTS = (
@@ -94,6 +95,18 @@ COLLECT_POINTS = (
     "collect.in-files",
     "collect.files-deleted",
 )
+# In the order in which a version of the past is built.
+PAST_POINTS = ("past.in-tail", "past.built")
+# In the order in which another version is made the committed one.
+REWRITE_POINTS = (
+    "rewrite.owned",
+    "rewrite.opened",
+    "rewrite.in-produce",
+    "rewrite.position-sent",
+    "rewrite.before-commit",
+    "rewrite.committed",
+)
+CLONE_POINTS = ("clone.deployed", "clone.marked")
 ROLLBACK_POINTS = ("rollback.before-delete",)
 # In the order in which one statement meets them, then those of rarer work on the log.
 METASTORE_POINTS = (
@@ -139,6 +152,9 @@ ALL_POINTS = (
     *SNAPSHOT_POINTS,
     *RESTORE_POINTS,
     *COLLECT_POINTS,
+    *PAST_POINTS,
+    *REWRITE_POINTS,
+    *CLONE_POINTS,
     *ROLLBACK_POINTS,
     *METASTORE_POINTS,
     *CHECKPOINT_POINTS,

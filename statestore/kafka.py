@@ -396,8 +396,12 @@ class Reader:
     def _offset(self, where: ck.TopicPartition, which: OffsetSpec) -> int:
         return list_offsets(self._admin, self._config, {where: which})[(where.topic, where.partition)]
 
-    def read(self, topic: str, partition: int, *, start: int, end: int | None = None) -> Iterator[list[Record]]:
+    def read(
+        self, topic: str, partition: int, *, start: int, end: int | None = None, uncommitted: bool = False
+    ) -> Iterator[list[Record]]:
         """Chunks of the committed records from `start` up to `end` (exclusive), or to the log's end.
+
+        With `uncommitted` those of aborted and of open transactions are among them.
 
         Raises `Unavailable` when Kafka stays silent for the time limit, and `TaskCorrupted`'s cause, `OffsetsGone`,
         when `start` lies before the log.
@@ -417,7 +421,7 @@ class Reader:
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
-                "isolation.level": "read_committed",
+                "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
                 "auto.offset.reset": "error",
                 "allow.auto.create.topics": False,
                 "queued.max.messages.kbytes": 64 * 1024,
@@ -525,6 +529,9 @@ def list_offsets(
     return _ask(admin, config, "list_offsets", question)
 
 
+_NOT_TO_BE_SEEN = (ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
 class Admin:
     """Topics: describe, create, delete. Nothing else creates a topic."""
 
@@ -568,6 +575,37 @@ class Admin:
             return {name: entry.value for name, entry in entries[resource].result().items()}
 
         return _ask(self._admin, self._config, "describe_configs", question, topic=topic)
+
+    def broker_configs(self) -> dict[str, str]:
+        """Settings of one broker. They are the cluster's where the brokers agree."""
+
+        def question() -> dict[str, str]:
+            broker = next(iter(self._admin.list_topics(timeout=self._config.request_timeout_s).brokers))
+            resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
+            entries = self._admin.describe_configs([resource], request_timeout=self._config.request_timeout_s)
+            return {name: entry.value for name, entry in entries[resource].result().items() if entry.value is not None}
+
+        return _ask(self._admin, self._config, "describe_configs", question, broker="any")
+
+    def authorized(self, names: Sequence[str]) -> dict[str, set[str]]:
+        """What this user may do (`READ`, `WRITE`, …) with those of the topics that exist and that it may describe."""
+
+        def question() -> dict[str, set[str]]:
+            futures = self._admin.describe_topics(
+                ck.TopicCollection(list(names)),
+                include_authorized_operations=True,
+                request_timeout=self._config.request_timeout_s,
+            )
+            found = {}
+            for name, future in futures.items():
+                try:
+                    found[name] = {operation.name for operation in future.result().authorized_operations or []}
+                except ck.KafkaException as raised:
+                    if raised.args[0].code() not in _NOT_TO_BE_SEEN:
+                        raise
+            return found
+
+        return _ask(self._admin, self._config, "describe_topics", question, topics=", ".join(names))
 
     def create(self, name: str, *, partitions: int, settings: Mapping[str, str], replication: int = -1) -> Topic:
         """Create the topic unless it exists. Raises `InvalidConfig` if it exists with other partitions."""

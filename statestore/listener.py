@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -41,6 +44,28 @@ class RestoreListener:
 
     def on_restore_suspended(self, restoring: Restoring, *, records: int) -> None:
         """Restoring was left before its end, after `records`. The next one goes on there, or begins anew."""
+
+    def on_snapshot_downloaded(self, *, done: int, total: int) -> None:
+        """`done` of `total` bytes of a snapshot are here; the restore of what came after it follows."""
+
+
+@contextmanager
+def told(listener: RestoreListener, restoring: Restoring) -> Iterator[Callable[[int, int], None]]:
+    """Tells of a restore's start, and of its end or suspension; gives what to call with (offset, records) of a batch."""
+    records = 0
+
+    def batch(offset: int, taken: int) -> None:
+        nonlocal records
+        records += taken
+        listener.on_batch_restored(restoring, offset=offset, records=taken)
+
+    listener.on_restore_start(restoring)
+    try:
+        yield batch
+    except BaseException:
+        listener.on_restore_suspended(restoring, records=records)
+        raise
+    listener.on_restore_end(restoring, records=records)
 
 
 class RestoreLog(RestoreListener):
@@ -81,3 +106,52 @@ class RestoreProgress(RestoreListener):
     def _tell(self, restoring: Restoring, offset: int) -> None:
         self._done[restoring] = offset - restoring.start
         self._on_progress(sum(self._done.values()), sum(one.end - one.start for one in self._done))
+
+
+class RestoreMeter(RestoreListener):
+    """How far one task's restore is, how fast, and how long it will take. Any thread may ask."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun_at = 0.0
+        self._now: dict[str, Any] | None = None
+
+    def on_restore_start(self, restoring: Restoring) -> None:
+        self._begin("records")
+        self._tell(0, restoring.end - restoring.start, 0)
+
+    def on_batch_restored(self, restoring: Restoring, *, offset: int, records: int) -> None:
+        known = 0 if self._now is None else int(self._now["amount"])
+        self._tell(offset - restoring.start, restoring.end - restoring.start, known + records)
+
+    def on_restore_end(self, restoring: Restoring, *, records: int) -> None:
+        self._now = None
+
+    def on_restore_suspended(self, restoring: Restoring, *, records: int) -> None:
+        self._now = None
+
+    def on_snapshot_downloaded(self, *, done: int, total: int) -> None:
+        if self._now is None:
+            self._begin("bytes")
+        self._tell(done, total, done)
+        if done >= total:
+            self._now = None
+
+    def figures(self) -> dict[str, Any] | None:
+        """What is restored: `unit`, `amount` of it, `percent`, `per_second`, `left_s`; None if nothing is."""
+        return self._now
+
+    def _begin(self, unit: str) -> None:
+        self._begun_at = self._clock()
+        self._now = {"unit": unit}
+
+    def _tell(self, done: int, total: int, amount: int) -> None:
+        spent = self._clock() - self._begun_at
+        known = bool(done and spent)
+        self._now = {
+            **(self._now or {}),
+            "amount": amount,
+            "percent": round(100 * done / total) if total else 100,
+            "per_second": round(amount / spent) if known else None,
+            "left_s": round(spent * (total - done) / done, 1) if known else None,
+        }

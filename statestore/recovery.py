@@ -7,7 +7,6 @@ and writes its first checkpoint at the end, so an unfinished one has none and is
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 
 from statestore.batches import Position
@@ -15,12 +14,13 @@ from statestore.config import TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.failpoints import reach
 from statestore.kafka import Reader, Record
+from statestore.layouts.timestamped import pack
+from statestore.listener import RestoreListener, Restoring, told
 from statestore.planning.plan import RecoveryPlan
 from statestore.spaces.base import Changes
 from statestore.version import Checkpoint, TaskDatabase
 
 Progress = Callable[[int, int], None]
-_TIME = struct.Struct(">q")
 
 
 def replay(
@@ -29,18 +29,19 @@ def replay(
     reader: Reader,
     database: TaskDatabase,
     position: Position,
-    on_progress: Progress,
+    listener: RestoreListener,
 ) -> int:
-    """Bring the store to the plan's version; gives the number of records applied. `on_progress` gets (done, total)."""
+    """Bring the store to the plan's version; gives the number of records applied."""
     store = spec.store.name
     reach("recover.before-replay")
     applied = 0
-    chunks = reader.read(spec.store.changelog_topic, spec.number, start=plan.start, end=plan.end)
-    for chunk in chunks:
-        database.database.write({store: stored_entries(chunk)})
-        applied += len(chunk)
-        reach("recover.in-replay")
-        on_progress(chunk[-1].offset + 1 - plan.start, plan.end - plan.start)
+    topic, partition = spec.store.changelog_topic, spec.number
+    with told(listener, Restoring(store, topic, partition, plan.start, plan.end)) as on_batch:
+        for chunk in reader.read(topic, partition, start=plan.start, end=plan.end):
+            database.database.write({store: stored_entries(chunk)})
+            applied += len(chunk)
+            reach("recover.in-replay")
+            on_batch(chunk[-1].offset + 1, len(chunk))
     reach("recover.after-replay")
     space, entries = database.entries(Checkpoint(position.batch, position.stores))
     database.database.write({space: entries})
@@ -49,9 +50,8 @@ def replay(
 
 def stored_entries(chunk: list[Record]) -> Changes:
     """Changelog records as entries of a timestamped store: 8-byte big-endian time, then the value; null deletes."""
-    pack = _TIME.pack
     for record in chunk:
-        value = None if record.value is None else pack(record.timestamp_ms) + record.value
+        value = None if record.value is None else pack(record.value, record.timestamp_ms)
         yield record.key or b"", value
 
 

@@ -17,7 +17,8 @@ from statestore.errors import Unrecoverable
 from statestore.failpoints import reach
 from statestore.kafka import Reader
 from statestore.kinds.base import Kind
-from statestore.listener import RestoreListener, Restoring
+from statestore.listener import RestoreListener, Restoring, told
+from statestore.planning.hazards import Tail, why_not_from
 from statestore.planning.plan import Way
 from statestore.version import ChangelogPosition
 
@@ -88,18 +89,12 @@ def _why_not_local(local: StoreVersion, changelog: Changelog, end: int, now_ms: 
     """Why what is on disk must not be used; empty if it may be."""
     if local.offset is None:
         return "no local store"
-    if local.topic_id != changelog.topic_id:
-        return "local store belongs to another changelog topic"
+    ahead = ""
     if local.offset > end:
-        return f"local store is ahead: it stands at {local.offset}, {end} is committed"
-    if local.offset == end:
-        return ""
-    if local.offset < changelog.first:
-        return "changelog begins after the local store's offset"
-    if now_ms - local.written_at_ms >= changelog.delete_retention_ms:
-        # Compaction drops a deletion's record after that time: a key deleted since would come back.
-        return "local store is older than the changelog keeps deletions"
-    return ""
+        ahead = f"local store is ahead: it stands at {local.offset}, {end} is committed"
+    at = ChangelogPosition(local.topic_id, local.offset)
+    tail = Tail(changelog.topic_id, changelog.first, changelog.delete_retention_ms, now_ms)
+    return why_not_from("local store", at, local.written_at_ms, tail, ahead=ahead, level=local.offset == end)
 
 
 def restore_store(
@@ -116,8 +111,7 @@ def restore_store(
 def _replay(kind: Kind, plan: RestorePlan, changelog: Changelog, reader: Reader, listener: RestoreListener) -> int:
     restoring = Restoring(kind.name, changelog.topic, changelog.partition, plan.start, plan.end)
     records = 0
-    listener.on_restore_start(restoring)
-    try:
+    with told(listener, restoring) as on_batch:
         for chunk in reader.read(changelog.topic, changelog.partition, start=plan.start, end=plan.end):
             offset = chunk[-1].offset + 1
             # A record has all that restoring reads of a changelog record: converting each would double the time.
@@ -125,9 +119,5 @@ def _replay(kind: Kind, plan: RestorePlan, changelog: Changelog, reader: Reader,
             kind.restore(taken, offset=offset, topic_id=changelog.topic_id)
             records += len(taken)
             reach("program.in-restore")
-            listener.on_batch_restored(restoring, offset=offset, records=len(taken))
-    except BaseException:
-        listener.on_restore_suspended(restoring, records=records)
-        raise
-    listener.on_restore_end(restoring, records=records)
+            on_batch(offset, len(taken))
     return records

@@ -2,7 +2,9 @@
 
 A `Database` is one folder; every space is a column family, made and dropped while the database is open, and one
 `write` is atomic over all of them. The write-ahead log is on and not synced: after the death of the process every
-write is there; after power loss a consistent, older state is, unless a later write asked for `sync`.
+write is there; after power loss a consistent, older state is, unless a later write asked for `sync`. What RocksDB would
+open though it has holes (`rocksfiles`) is told, and so is a space that is gone: their names are kept in the family
+`default`.
 
 A write to a dropped column family would leave the database refusing every later one, so writing, making and dropping
 exclude each other. Reading needs no lock: whoever holds a family or an iterator keeps its files alive.
@@ -10,6 +12,7 @@ exclude each other. Reading needs no lock: whoever holds a family or an iterator
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -18,6 +21,7 @@ from weakref import WeakSet
 
 import rocksdict as rd
 
+from statestore import rocksfiles
 from statestore.config import RocksConfig
 from statestore.errors import InvalidStateStore, RollforwardError, TaskCorrupted, Unavailable
 from statestore.ranges import Range
@@ -25,6 +29,7 @@ from statestore.spaces.base import Base, Changes
 from statestore.store import Entry
 
 _CHUNK = 1000
+_SPACES = b"spaces"
 
 
 class LockHeld(RollforwardError):
@@ -43,7 +48,8 @@ def _translated(error: Exception, folder: Path) -> RollforwardError:
     return TaskCorrupted("rocksdb failed", folder=folder, error=text)
 
 
-def _options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
+def rocks_options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
+    """How every database and family of ours is opened."""
     options = rd.Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
@@ -53,6 +59,11 @@ def _options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
     # A log that ends torn, as power loss leaves it, is used up to there; whatever else is damaged is an error.
     options.set_wal_recovery_mode(rd.DBRecoveryMode.point_in_time())
     options.set_paranoid_checks(True)
+    options.set_max_total_wal_size(config.log_bytes_max)
+    # All families go to files together, so files are of one moment even if the log is off.
+    options.set_atomic_flush(True)
+    # It is read whole at every opening.
+    options.set_max_manifest_file_size(512 * 1024)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
     options.set_is_fd_close_on_exec(True)
@@ -152,13 +163,17 @@ class Database(Base):
         self._write_options.disable_wal = not write_ahead_log  # type: ignore[method-assign,assignment]
         self._sync_options.sync = True
         self._open = False
+        self._lists_spaces = write_ahead_log and not read_only
         access = rd.AccessType.read_only() if read_only else rd.AccessType.read_write()
         try:
             if not read_only:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            known = set(families)
+            found: set[str] = set()
             if (folder / "CURRENT").exists():
-                known |= set(rd.Rdict.list_cf(str(folder), self._options())) - {"default"}
+                if self._lists_spaces:
+                    self._require_whole()
+                found = set(rd.Rdict.list_cf(str(folder), self._options())) - {"default"}
+            known = found | set(families)
             self._db = rd.Rdict(
                 str(folder),
                 self._options(),
@@ -167,12 +182,53 @@ class Database(Base):
             )
             self._families = {name: self._db.get_column_family(name) for name in known}
             self._handles = {name: self._db.get_column_family_handle(name) for name in known}
+            if self._lists_spaces:
+                self._settle_spaces(found)
+        except RollforwardError:
+            raise
         except Exception as error:
             raise _translated(error, folder) from error
         self._open = True
 
+    def _require_whole(self) -> None:
+        """Raises `TaskCorrupted` for a folder with holes; `LockHeld` if it is being written, so that nothing fits."""
+        problem = rocksfiles.problem(self.folder)
+        if not problem:
+            return
+        try:
+            # RocksDB takes the lock first, and refuses this for what exists, before it changes anything.
+            probe = self._options()
+            probe.set_error_if_exists(True)
+            rd.Rdict(str(self.folder), probe).close()
+        except Exception as error:
+            translated = _translated(error, self.folder)
+            if isinstance(translated, LockHeld):
+                raise translated from error
+        if problem := rocksfiles.problem(self.folder):
+            raise TaskCorrupted("rocksdb's files do not fit together", folder=self.folder, problem=problem)
+
+    # The list of spaces.
+
+    def _settle_spaces(self, found: set[str]) -> None:
+        """Compare what was found with the list: a space is on it before it has data, and off it before it goes."""
+        raw = self._db.get(_SPACES)
+        listed = found if raw is None else set(json.loads(raw))
+        if missing := listed - found:
+            self._db.close()
+            raise TaskCorrupted("spaces are missing", folder=self.folder, spaces=", ".join(sorted(missing)))
+        for space in found - listed:
+            del self._families[space], self._handles[space]
+            self._db.drop_column_family(space)
+        if raw is None or listed != set(self._families):
+            self._list_spaces()
+
+    def _list_spaces(self, *, sync: bool = False) -> None:
+        if self._lists_spaces:
+            listed = json.dumps(sorted(self._families)).encode()
+            self._db.put(_SPACES, listed, self._sync_options if sync else self._write_options)
+
     def _options(self) -> rd.Options:
-        return _options(self._config, self._cache)
+        return rocks_options(self._config, self._cache)
 
     @property
     def persistent(self) -> bool:
@@ -200,6 +256,7 @@ class Database(Base):
             try:
                 self._families[space] = self._db.create_column_family(space, self._options())
                 self._handles[space] = self._db.get_column_family_handle(space)
+                self._list_spaces()
             except Exception as error:
                 raise _translated(error, self.folder) from error
 
@@ -208,8 +265,14 @@ class Database(Base):
             self._require_open()
             if space not in self._families:
                 return
-            del self._families[space], self._handles[space]
+            family = self._families.pop(space)
+            del self._handles[space]
             try:
+                if self._lists_spaces:
+                    # A family that is gone stays gone after power loss, so the list must, too.
+                    self._list_spaces(sync=True)
+                    # Else its last change, which no file would have, could be the last one of a log that goes.
+                    family.flush(True)
                 self._db.drop_column_family(space)
             except Exception as error:
                 raise _translated(error, self.folder) from error
@@ -350,7 +413,7 @@ class Database(Base):
         with self._changing:
             self._require_open()
             try:
-                for family in self._families.values():
+                for family in (*self._families.values(), self._db):
                     family.flush(True)
             except Exception as error:
                 raise _translated(error, self.folder) from error

@@ -29,6 +29,7 @@ from statestore import channel, logs, wire
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig, TaskSpec
 from statestore.errors import Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
 from statestore.failpoints import reach
+from statestore.listener import RestoreMeter
 from statestore.snapshots.schedule import Snapshotter
 from statestore.snapshots.service import Snapshots
 from statestore.store import Isolation
@@ -50,7 +51,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             Path(config.address).chmod(0o600)
         self._config = config
         self._tasks: dict[str, Task] = {}
-        self._progress: dict[str, tuple[int, int]] = {}
+        self._restoring: dict[str, RestoreMeter] = {}
         self._snapshots = None if config.snapshots is None else Snapshots(config.snapshots)
         self._snapshotter: Snapshotter | None = None
         if config.snapshots is not None:
@@ -136,7 +137,8 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
                 return self._open(command)
             case "commit":
                 task = self._task(command["task"])
-                now = task.commit(batch=command["batch"], attempt=command["attempt"], plan=command["plan"])
+                fields = {name: command[name] for name in ("batch", "attempt", "plan", "ends")}
+                now = task.commit(**fields)
                 return {"committed_now": now, **task.figures()}
             case "snapshot":
                 return self._snapshot(self._task(command["task"]))
@@ -145,8 +147,9 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             case "ping":
                 # Takes no lock: a task that waits for Kafka is no reason to call the server dead.
                 return {"pid": os.getpid()}
-            case "progress":
-                return {"progress": {name: list(at) for name, at in self._progress.items()}}
+            case "restoring":
+                found = [(task, meter.figures()) for task, meter in list(self._restoring.items())]
+                return {"restoring": [{"task": task, **figures} for task, figures in found if figures is not None]}
             case _:
                 raise InvalidInput("server has no such action", action=name)
 
@@ -175,11 +178,11 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             transactions=config.transactions,
             snapshots=self._snapshots,
         )
-
-        def progressed(done: int, total: int) -> None:
-            self._progress[spec.name] = (done, total)
-
-        opened = task.open(progressed)
+        meter = self._restoring[spec.name] = RestoreMeter()
+        try:
+            opened = task.open(meter)
+        finally:
+            del self._restoring[spec.name]
         self._tasks[spec.name] = task
         return opened.to_json()
 

@@ -137,8 +137,15 @@ def persistent_transactional_window_store(
     mechanism: _Mechanism = None,
 ) -> StoreSupplier[Window]:
     """`persistent_window_store`, transactional."""
-    options = _windows(retention, window_size, retain_duplicates, segment_interval)
-    return StoreSupplier(name, Window, options, transactionality=True, mechanism=mechanism)
+    return persistent_window_store(
+        name,
+        retention,
+        window_size,
+        retain_duplicates,
+        transactional=True,
+        segment_interval=segment_interval,
+        mechanism=mechanism,
+    )
 
 
 def persistent_timestamped_window_store(
@@ -166,8 +173,15 @@ def persistent_transactional_timestamped_window_store(
     mechanism: _Mechanism = None,
 ) -> StoreSupplier[TimestampedWindow]:
     """`persistent_timestamped_window_store`, transactional."""
-    options = _windows(retention, window_size, retain_duplicates, segment_interval)
-    return StoreSupplier(name, TimestampedWindow, options, transactionality=True, mechanism=mechanism)
+    return persistent_timestamped_window_store(
+        name,
+        retention,
+        window_size,
+        retain_duplicates,
+        transactional=True,
+        segment_interval=segment_interval,
+        mechanism=mechanism,
+    )
 
 
 def in_memory_window_store(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
@@ -28,6 +28,7 @@ from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
+from statestore.listener import RestoreListener
 from statestore.lockholder import end_zombie, record_owner
 from statestore.ownership import own, require_newest
 from statestore.partitioner import tasks_of
@@ -44,7 +45,6 @@ from statestore.transactions.indexed_batch import IndexedBatchTransaction
 from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
 
 log = structlog.get_logger()
-Progress = Callable[[int, int], None]
 
 
 class TaskState(Enum):
@@ -104,7 +104,7 @@ class Task:
 
     # Opening: own, then recover.
 
-    def open(self, on_progress: Progress = lambda _done, _total: None) -> Opened:
+    def open(self, listener: RestoreListener | None = None) -> Opened:
         """Own the task's transactional id and bring the store to the committed version. Raises `Fenced`."""
         with self._lock:
             started = time.monotonic()
@@ -113,7 +113,7 @@ class Task:
                 self._kafka, self.spec.transactional_id, self._batches, self.epoch, transactions=self._transactions
             )
             self._position = self._batches.position(self.spec.number)
-            brought = self._recover(on_progress)
+            brought = self._recover(listener or RestoreListener())
             self._database = brought.database
             self._become_running()
             opened = Opened(brought.plan, brought.records, time.monotonic() - started)
@@ -151,9 +151,9 @@ class Task:
         record_owner(self.spec.folder)
         return database
 
-    def _recover(self, on_progress: Progress) -> BroughtUp:
+    def _recover(self, listener: RestoreListener) -> BroughtUp:
         found, repository, database = self._look()
-        way = BringUp(self.spec, self._reader, repository, self._open_database, on_progress)
+        way = BringUp(self.spec, self._reader, repository, self._open_database, listener)
         if self._snapshots is not None:
             way.pin_life_s = self._snapshots.config.pin_life_s
         try:
@@ -167,6 +167,7 @@ class Task:
         self._store = IndexedBatchTransaction(self.spec.store.name, self._database.database)
         self._staged = None
         self.committed_batch = -1 if self._position is None else self._position.batch
+        self.steps.begin(self._position, self._database.checkpoint())
         self.token = secrets.randbits(62)
         self.state = TaskState.RUNNING
 
@@ -241,8 +242,10 @@ class Task:
 
     # Committing.
 
-    def commit(self, *, batch: int, attempt: int, plan: str) -> bool:
+    def commit(self, *, batch: int, attempt: int, plan: str, ends: Mapping[str, int] | None = None) -> bool:
         """Commit the staged attempt; False if the batch was committed before. Steps are numbered as in the design.
+
+        `ends` is where the input stands after the batch, by source partition: it is kept with the position.
 
         Raises `Unavailable` when the batch has to run again and `Fenced` when a newer owner exists. When it returns,
         the batch is committed in Kafka, whatever became of the local store.
@@ -254,7 +257,7 @@ class Task:
             if staged is None or not staged.closed or (staged.batch, staged.attempt) != (batch, attempt):
                 raise Unavailable("attempt is not staged", task=self.spec.name, batch=batch, attempt=attempt)
             try:
-                position = self._transaction(staged, plan)
+                position = self._transaction(staged, plan, ends or {})
             except TransactionAborted as error:
                 self._staged = None
                 self.store.rollback()
@@ -266,7 +269,7 @@ class Task:
             reach("apply.before-answer")
             return True
 
-    def _transaction(self, staged: Staged, plan: str) -> Position:
+    def _transaction(self, staged: Staged, plan: str, ends: Mapping[str, int]) -> Position:
         """Step 4: changelog, outputs, dead letters and position, all or none."""
         assert self._producer is not None
         producer, spec = self._producer, self.spec
@@ -293,7 +296,7 @@ class Task:
         reach("commit.delivered")
         # 4.4 The position, in the same transaction.
         stores = {spec.store.name: ChangelogPosition(spec.store.changelog_topic_id, next_offset[0])}
-        position = Position(staged.batch, self.epoch, plan, stores)
+        position = Position(staged.batch, self.epoch, plan, stores, dict(ends))
         producer.produce(spec.batches_topic, key=POSITION, value=encode(position), partition=spec.number)
         reach("commit.position-sent")
         # 4.5 From here on the batch exists.

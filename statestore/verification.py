@@ -1,8 +1,11 @@
-"""Comparing a store with its changelog, key by key, without stopping anybody.
+"""Comparing a store with its changelog, or with a snapshot of it, key by key, without stopping anybody.
 
 The changelog is replayed up to the offset at which the store stands into a store of its own, and both are walked side
 by side in key order. Compaction may have dropped a record before that offset because a newer one of its key came
 after it; such keys say nothing about the store as it stands, so keys of the tail are left out and counted.
+
+A snapshot is brought to the store's batch with the changelog's tail, which takes less than the whole changelog and says
+whether the snapshot would give the same store.
 
 A digest of each side, a sum over its entries and therefore the same in any order, names the version that was compared.
 """
@@ -14,7 +17,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from statestore.errors import Unrecoverable
 from statestore.kafka import Reader
 from statestore.recovery import Progress, stored_entries
 from statestore.store import Entry
+from statestore.travel.past import PastTask
 from statestore.version import TaskDatabase
 
 # More names help nobody; the count is exact.
@@ -41,7 +45,10 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Verified:
-    """How a comparison went. `changed_since` counts keys left out because the changelog has newer records of them."""
+    """How a comparison went. `changed_since` counts keys left out because the changelog has newer records of them.
+
+    `against` is what the store was compared with: `changelog`, or `snapshot <batch>`.
+    """
 
     task: str
     batch: int
@@ -52,6 +59,7 @@ class Verified:
     store_digest: str
     changelog_digest: str
     seconds: float
+    against: str = "changelog"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -104,6 +112,31 @@ def verify(
     finally:
         expected.close()
         shutil.rmtree(work, ignore_errors=True)
+
+
+def verify_against(
+    spec: TaskSpec, database: TaskDatabase, past: PastTask, work: Path, *, pin_life_s: float, percent: float = 100.0
+) -> Verified:
+    """Compare the store of an open database with the newest snapshot, brought to the same batch.
+
+    Raises `Unrecoverable` for a store without a version, and `OutOfReach` where no snapshot leads to its batch.
+    """
+    started = time.monotonic()
+    checkpoint = database.checkpoint()
+    if checkpoint is None:
+        raise Unrecoverable("store is not complete, so there is nothing to compare", task=spec.name)
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        base = past.check(checkpoint.batch)
+        expected = past.build(checkpoint.batch, work, RocksConfig(), pin_life_s=pin_life_s)
+        try:
+            left, right = (_sampled(spec, each, percent, set()) for each in (database, expected))
+            compared = _compare(spec, checkpoint.batch, left, right, 0, started)
+        finally:
+            expected.close()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return replace(compared, against="changelog" if base.manifest is None else f"snapshot {base.manifest.batch}")
 
 
 def _replay(

@@ -2,7 +2,7 @@
 
 Exit codes: 0 done, 1 an error of ours, 2 wrong usage, 130 Ctrl-C. With `--json` an error is one object on stdout:
 
-    {"error": {"kind": "InvalidInput", "message": "…", "hint": "…"}}
+    {"error": {"kind": "Unavailable", "message": "…", "hint": "…", "runbook": "docs/runbooks/Unavailable.md"}}
 
 An error that nobody expected is a bug and keeps its traceback.
 """
@@ -17,7 +17,8 @@ import typer
 from typer.core import TyperGroup
 
 from infra.errors import InfraError
-from statestore.errors import RollforwardError
+from ops.runbooks import page_of
+from statestore.errors import InvalidInput, RollforwardError
 
 
 class Guarded(TyperGroup):
@@ -43,7 +44,9 @@ def describe(error: Exception) -> dict[str, str] | None:
     kind = type(error).__name__
     if isinstance(error, RollforwardError):
         text = str(error)
-        return {"kind": kind, "message": text.removesuffix(f"; hint: {error.hint}"), "hint": error.hint}
+        told = {"kind": kind, "message": text.removesuffix(f"; hint: {error.hint}"), "hint": error.hint}
+        # Who typed something wrong needs no page.
+        return told if isinstance(error, InvalidInput) else {**told, "runbook": page_of(error)}
     if isinstance(error, InfraError):
         return {"kind": kind, "message": str(error).removesuffix(f" hint: {error.hint}"), "hint": error.hint}
     # Named, not imported: only a command that has loaded SQL or a database can raise their errors.
@@ -66,3 +69,5 @@ def _tell(told: dict[str, str], *, as_json: bool) -> None:
     print(f"error: {told['message'].strip()}", file=sys.stderr)
     if told["hint"]:
         print(f"  hint: {told['hint']}", file=sys.stderr)
+    if told.get("runbook"):
+        print(f"  more: {told['runbook']}", file=sys.stderr)

@@ -8,10 +8,14 @@ import structlog
 import typer
 
 from ops.cli import (
+    acls,
+    clone,
     demo,
     deploy,
+    doctor,
     drift,
     drop,
+    incidents,
     lifecycle,
     metastore,
     query,
@@ -20,6 +24,7 @@ from ops.cli import (
     snapshots,
     sql,
     stack,
+    top,
     verify,
 )
 from ops.cli.guard import Guarded
@@ -41,11 +46,16 @@ for group in (
     stack,
     deploy,
     lifecycle,
+    top,
+    incidents,
+    doctor,
+    acls,
     drop,
     query,
     sql,
     recover,
     snapshots,
+    clone,
     verify,
     drift,
     metastore,

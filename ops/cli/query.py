@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,13 +11,17 @@ import typer
 
 from ops.cli.context import registry_of, settings_of_here
 from ops.cli.options import Json
-from ops.cli.output import answer, say, table
+from ops.cli.output import answer, progress, say, table
+from ops.cli.past import At, AtBatch, require_one, time_ms
 from statestore.store import Isolation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pipelines.query import Row
+    from pipelines.deploy import DeployedQuery
+    from pipelines.query import Row, StoreReader
+    from pipelines.registry import Registry
+    from pipelines.settings import Settings
 
 _TABLE_ROWS = 1000
 
@@ -26,7 +31,9 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog="[bold]rollforward query carrier_delays --key UA[/]\n\n"
         """[bold]rollforward query flights.route_days --key '["JFK", "LAX", 2013, 1, 1]'[/]\n\n"""
-        "[bold]rollforward query carrier_delays --all --json[/]"
+        "[bold]rollforward query carrier_delays --all --json[/]\n\n"
+        "[bold]rollforward query carrier_delays --key UA --at-batch 120[/]\n\n"
+        "The past is read from a snapshot and the changelog, in a folder of its own; the pipeline goes on."
     )(query)
 
 
@@ -42,6 +49,8 @@ def query(
         Isolation, typer.Option(help="read_uncommitted also sees the batch that is not committed yet.")
     ] = Isolation.READ_COMMITTED,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many rows.")] = None,
+    at_batch: AtBatch = None,
+    at: At = None,
     json: Json = False,
 ) -> None:
     """Read a store by key, by range, or all of it. Keys are in the order of their bytes within a task."""
@@ -49,12 +58,13 @@ def query(
         raise typer.BadParameter("give one of --key, --from with --to, or --all")
     if (lower is None) != (upper is None):
         raise typer.BadParameter("give both --from and --to")
-    from pipelines.query import StoreReader, encode_key, find_store
+    require_one(at_batch, at)
+    from pipelines.query import encode_key, find_store
 
     settings = settings_of_here()
-    with registry_of(settings) as registry:
+    with registry_of(settings) as registry, ExitStack() as stack:
         _, deployed = find_store(registry, store)
-        reader = StoreReader(deployed, settings, registry)
+        reader = stack.enter_context(_reader(deployed, settings, registry, at_batch, time_ms(at)))
         if key is not None:
             rows = reader.get(encode_key(deployed.query, key), isolation)
         else:
@@ -65,6 +75,25 @@ def query(
                 answer(row.to_json())
         else:
             _show(rows, limit)
+
+
+@contextmanager
+def _reader(
+    deployed: DeployedQuery, settings: Settings, registry: Registry, batch: int | None, at_ms: int | None
+) -> Iterator[StoreReader]:
+    """Of the present, or of the past where a batch or a time is given."""
+    from pipelines.past import PastReader, past_version
+    from pipelines.query import StoreReader
+
+    if batch is None and at_ms is None:
+        yield StoreReader(deployed, settings, registry)
+        return
+    with (
+        progress("Building the version") as tell,
+        past_version(deployed, settings, batch=batch, at_ms=at_ms, tell=tell) as version,
+    ):
+        tell("batch", str(version.cut.batch))
+        yield PastReader(version, settings)
 
 
 def _show(rows: Iterator[Row], limit: int | None) -> None:

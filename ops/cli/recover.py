@@ -10,12 +10,14 @@ import typer
 from ops.cli.context import registry_of, settings_of_here
 from ops.cli.options import Json, PipelineName
 from ops.cli.output import answer, duration, progress, say, table
+from ops.cli.past import At, require_one, time_ms
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         epilog="[bold]rollforward recover flights --dry-run[/]\n\n[bold]rollforward recover flights[/]\n\n"
+        "[bold]rollforward recover flights --at 2026-03-01T12:00:00 --dry-run[/]\n\n"
         "Dagster's sensor does the same by itself when a driver dies."
     )(recover)
 
@@ -25,13 +27,50 @@ def recover(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the plans: own, stop and change nothing.")
     ] = False,
+    to_batch: Annotated[
+        int | None, typer.Option("--to-batch", min=0, help="Go back to the version after this batch.")
+    ] = None,
+    at: At = None,
+    query: Annotated[
+        str | None, typer.Option("--query", help="With --to-batch or --at: only this query of the pipeline.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Bring every store to its last committed version: end a dead or hung driver, start another, show the plans."""
-    if dry_run:
+    """Bring every store to its last committed version: end a dead or hung driver, start another, show the plans.
+
+    With --to-batch or --at a stopped pipeline goes back to a version of the past and runs forward from there when it is
+    started: its source records since then are read again. Its results stay until they are written again.
+    """
+    require_one(to_batch, at)
+    if to_batch is not None or at is not None:
+        _rewind(pipeline, query, to_batch, at, dry_run=dry_run, json=json)
+    elif query is not None:
+        raise typer.BadParameter("--query needs --to-batch or --at")
+    elif dry_run:
         _show_plans(pipeline, json=json)
     else:
         _recover(pipeline, json=json)
+
+
+def _rewind(
+    pipeline: str, query: str | None, to_batch: int | None, at: str | None, *, dry_run: bool, json: bool
+) -> None:
+    from ops.past import rewind_all
+
+    settings = settings_of_here()
+    with registry_of(settings) as registry, progress(f"Going back with {pipeline}") as tell:
+        done = rewind_all(
+            registry, settings, pipeline, query, batch=to_batch, at_ms=time_ms(at), dry_run=dry_run, tell=tell
+        )
+    if json:
+        answer({"pipeline": pipeline, "dry_run": dry_run, "queries": [one.to_json() for one in done]})
+        return
+    table(
+        ("query", "version of batch", "now batch", "source offsets again", "keys put", "keys deleted"),
+        [(one.query, one.batch, one.as_batch, one.offsets_again, one.puts, one.deletes) for one in done],
+    )
+    if not dry_run:
+        say(f"It runs forward from there: rollforward start {pipeline}")
 
 
 def _show_plans(pipeline: str, *, json: bool) -> None:

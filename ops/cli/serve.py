@@ -40,12 +40,13 @@ def serve(
     """Serve the metastore over HTTP, until SIGTERM or Ctrl-C. Every other command works without it."""
     import uvicorn
 
+    from ops.alerts.webhook import alert_routes
     from pipelines.metastore.api import create_app
 
     settings = settings_of_here()
     settings.kafka_config()
     token, where = api_token(settings)
-    app = create_app(settings, token)
+    app = create_app(settings, token, alert_routes(settings))
     with _listening(host, port) as listening:
         say(f"Metastore  {_url(listening)}  (docs at /docs, token in {where})")
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))

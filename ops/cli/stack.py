@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ from ops.cli.options import Json
 from ops.cli.output import answer, duration, progress, say, table
 
 if TYPE_CHECKING:
+    from infra.monitoring import Monitored
     from infra.stack import StackStatus
     from ops.control import PipelineStatus
     from ops.environment import Progress
@@ -44,10 +46,22 @@ def register(app: typer.Typer) -> None:
     )(down)
 
 
-def up(json: Json = False) -> None:
-    """Start the local stack: a Kafka broker, an S3 server and Dagster."""
+def up(
+    fetch_monitoring: Annotated[
+        bool,
+        typer.Option(
+            "--fetch-monitoring", help="Fetch Prometheus and Alertmanager with apt, for you alone, without root."
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Start the local stack: a Kafka broker, an S3 server and Dagster; Prometheus and Alertmanager if they are there."""
     settings = configured()
     with progress("Starting the local stack") as tell:
+        if fetch_monitoring:
+            from infra import tools
+
+            tools.fetch(stack_of(settings).cache, tell)
         now = start_stack(settings, tell)
     if json:
         answer(now.to_json())
@@ -56,19 +70,39 @@ def up(json: Json = False) -> None:
     if now.s3_endpoint:
         say(f"S3       {now.s3_endpoint}")
     say(f"Dagster  {now.dagster_url}")
+    if now.prometheus_url:
+        say(f"Alerts   {now.prometheus_url} (Prometheus), {now.alertmanager_url} (Alertmanager)")
+    else:
+        say("Alerts   no: Prometheus is not installed; rollforward up --fetch-monitoring")
     say("Next: rollforward deploy FILE --pipeline NAME")
 
 
 def start_stack(settings: Settings, tell: Progress) -> StackStatus:
     """Start what is missing. `settings` are the configured ones, without the stack's own broker in them."""
-    components = ("dagster",) if settings.bootstrap_servers else ("kafka", "s3", "dagster")
-    return stack_of(settings).up(
+    from infra.stack import MONITORING
+
+    components = ["dagster"] if settings.bootstrap_servers else ["kafka", "s3", "dagster"]
+    stack = stack_of(settings)
+    if stack.monitoring.installed():
+        components.append(MONITORING)
+    return stack.up(
         components=components,
+        monitored=monitored(settings),
         dagster_module=DAGSTER_MODULE,
         dagster_yaml=dagster_yaml(),
         env=stack_environment(settings),
         on_progress=tell,
     )
+
+
+def monitored(settings: Settings) -> Monitored:
+    """What Prometheus watches of this home."""
+    from infra.monitoring import Monitored
+    from ops import observability
+
+    rules = Path(observability.__file__).with_name("rules.yml")
+    token = settings.home / "api-token"
+    return Monitored(settings.home / "metrics", rules, settings.alert_webhook_url, token)
 
 
 def status(json: Json = False) -> None:

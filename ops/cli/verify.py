@@ -25,6 +25,9 @@ def verify(
         float | None, typer.Option("--sample", min=0.01, max=100, help="Compare so many per cent of the keys.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Compare every key (the default).")] = False,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="Compare with the newest snapshot and the changelog's tail instead.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Compare every local store with its changelog, key by key, while the pipeline runs or not. Exits with 1 if one differs."""
@@ -34,14 +37,17 @@ def verify(
 
     settings = settings_of_here()
     with registry_of(settings) as registry, progress(f"Verifying {pipeline}") as tell:
-        verified = verify_all(registry.pipeline(pipeline), settings, tell, percent=sample or 100.0)
+        verified = verify_all(registry.pipeline(pipeline), settings, tell, percent=sample or 100.0, snapshot=snapshot)
     differing = [v for v in verified if v.mismatch_count]
     if json:
         answer({"pipeline": pipeline, "equal": not differing, "tasks": [v.to_json() for v in verified]})
     else:
         table(
-            ("task", "batch", "keys compared", "changed since", "differ", "digest"),
-            [(v.task, v.batch, v.keys, v.changed_since, v.mismatch_count, v.store_digest[:16]) for v in verified],
+            ("task", "batch", "against", "keys compared", "changed since", "differ", "digest"),
+            [
+                (v.task, v.batch, v.against, v.keys, v.changed_since, v.mismatch_count, v.store_digest[:16])
+                for v in verified
+            ],
         )
         for found in differing:
             table(("task", "key", "in the store"), [(found.task, m.key, m.kind) for m in found.mismatches])

@@ -10,14 +10,20 @@ from __future__ import annotations
 import dagster as dg
 from sqlalchemy.exc import SQLAlchemyError
 
+from ops.dagster.alerts import alerts
 from ops.dagster.batches import observe_batches
 from ops.dagster.catalogue import pipeline_assets, unreachable_metastore
 from ops.dagster.deployed import read_deployed
 from ops.dagster.drift import drift_checks
+from ops.dagster.health import health_checks
 from ops.dagster.jobs import JOBS
+from ops.dagster.maintenance import SCHEDULES, WORK_JOBS
 from ops.dagster.reconcile import reconcile
 from ops.environment import settings_now
 from pipelines.settings import Settings
+
+ALL_JOBS = [*JOBS, *WORK_JOBS]
+SENSORS = [reconcile, observe_batches, alerts]
 
 
 def build_definitions(settings: Settings) -> dg.Definitions:
@@ -26,15 +32,22 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         pipelines, broken = read_deployed(settings)
     except (SQLAlchemyError, OSError) as error:
         unreachable = [unreachable_metastore(str(error))]
-        return dg.Definitions(assets=unreachable, jobs=JOBS, sensors=[reconcile, observe_batches])
-    checks, schedules = drift_checks(pipelines)
+        return dg.Definitions(assets=unreachable, jobs=ALL_JOBS, sensors=SENSORS, schedules=SCHEDULES)
+    drift, drift_schedules = drift_checks(pipelines)
+    health, health_schedules = health_checks(pipelines)
     return dg.Definitions(
-        assets=pipeline_assets(pipelines, broken),
-        asset_checks=checks,
-        jobs=JOBS,
-        schedules=schedules,
-        sensors=[reconcile, observe_batches],
+        assets=[_described(spec, settings) for spec in pipeline_assets(pipelines, broken)],
+        asset_checks=[*drift, *health],
+        jobs=ALL_JOBS,
+        schedules=[*SCHEDULES, *drift_schedules, *health_schedules],
+        sensors=SENSORS,
     )
+
+
+def _described(spec: dg.AssetSpec, settings: Settings) -> dg.AssetSpec:
+    """With its owners, and tags by which people find it."""
+    tags = {"rollforward/service": settings.service, "rollforward/group": spec.group_name or "none"}
+    return spec.replace_attributes(owners=settings.owners, tags={**spec.tags, **tags})
 
 
 defs = build_definitions(settings_now())

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import dagster as dg
 
 from infra.errors import InfraError
+from ops.runbooks import page_of
 from statestore.errors import RollforwardError
 
 
@@ -18,7 +19,7 @@ def told_to_dagster() -> Iterator[None]:
         yield
     except RollforwardError as error:
         fields = {**error.fields, **({"hint": error.hint} if error.hint else {})}
-        raise _failure(error, fields) from error
+        raise _failure(error, {**fields, "runbook": page_of(error)}) from error
     except InfraError as error:
         raise _failure(error, {**error.facts, "hint": error.hint}) from error
 

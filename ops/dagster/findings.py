@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -108,6 +109,25 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     """One plan as a line."""
     took = f", {plan['records']} records in {plan['seconds']} s" if "seconds" in plan else ""
     return f"{plan.get('task')}: {plan.get('way')}, as {plan.get('reason')}{took}"
+
+
+def summary(
+    findings: Findings, reason: str, plans: Sequence[Mapping[str, Any]], *, seconds: float, output: float | None
+) -> str:
+    """The incident as a short page for the morning after."""
+    ways = Counter(str(plan.get("way", "")) for plan in plans)
+    slowest = max((float(plan.get("seconds", 0.0)) for plan in plans), default=0.0)
+    committed = "no batch was due yet" if output is None else f"first new committed batch after {output} s"
+    lines = [
+        f"- what happened: {reason or findings.status.needs_recovery or 'a person asked'}",
+        f"- what was found: {findings.status.state}, last heartbeat {findings.status.heartbeat_age_s} s before",
+        f"- what was done: {len(findings.remains)} left processes ended, a new driver started; "
+        + (", ".join(f"{count} tasks {way}" for way, count in sorted(ways.items())) or "no task had to be opened"),
+        f"- how long it took: running after {seconds} s, the slowest task {slowest} s; {committed}",
+        f"- what it cost: {sum(int(plan.get('records', 0)) for plan in plans)} changelog records replayed; no record "
+        "lost or doubled, which the protocol sees to",
+    ]
+    return "\n".join(lines)
 
 
 def query_of(plan: Mapping[str, Any]) -> str:

@@ -52,6 +52,10 @@ class RecoverConfig(PipelineConfig):
 
     dry_run: bool = Field(default=False, description="only show what is found and what would be done")
     timeout_s: float = Field(default=900.0, description="how long to wait until the driver runs, its recovery included")
+    restart_if_older_than: float = Field(
+        default=0.0,
+        description="end a driver that looks well too, if it began before this time (seconds since 1970); 0: never",
+    )
     detected_at: float = Field(default=0.0, description="when the incident was detected, in seconds since 1970; 0: now")
 
 
@@ -104,6 +108,7 @@ def recover_op(context: dg.OpExecutionContext, config: RecoverConfig) -> dict[st
             timeout_s=config.timeout_s,
             only_if_desired=config.only_if_desired,
             dry_run=config.dry_run,
+            restart_if_older_than=config.restart_if_older_than,
         )
 
 

@@ -13,12 +13,11 @@ from dataclasses import asdict
 import dagster as dg
 
 from ops import control
-from ops.dagster.deployed import Broken, Deployed, opened, read_deployed
+from ops.dagster.deployed import Broken, opened, read_deployed
 from ops.dagster.incidents import Action, Decision, Incident, Memory, decide
 from ops.dagster.jobs import JOBS, LAUNCH_OP, RECOVER_OP, STOP_OP, LaunchConfig, RecoverConfig, StopConfig
-from ops.dagster.runs import PIPELINE_TAG, run_in_progress
+from ops.dagster.runs import PIPELINE_TAG, runs_in_progress
 from ops.environment import settings_now
-from pipelines.registry import Registry
 from pipelines.settings import Settings
 
 INCIDENT_TAG = "rollforward/incident"
@@ -37,10 +36,18 @@ def reconcile(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     pipelines, broken = read_deployed(settings)
     memories = _load(context.cursor)
     decisions: dict[str, Decision] = {}
+    runs = runs_in_progress(context.instance, now=now)
+    busy = {pipeline.name: _busy(settings, pipeline.name, runs.get(pipeline.name)) for pipeline in pipelines}
     with opened(settings) as registry:
-        for pipeline in pipelines:
-            memory = memories.get(pipeline.name, Memory())
-            decisions[pipeline.name] = _decide(context.instance, settings, registry, pipeline, memory, now=now)
+        # Looked at after the runs: what a run has changed before it ended is seen.
+        found = control.statuses(registry)
+    for pipeline in pipelines:
+        # One that was dropped since needs nothing.
+        if pipeline.name in found:
+            memory, (status, driver) = memories.get(pipeline.name, Memory()), found[pipeline.name]
+            decisions[pipeline.name] = decide(
+                status, driver, pipeline.deployed_at, memory, now=now, busy=busy[pipeline.name]
+            )
     requests = [_request(name, d.incident, d.run_key, now) for name, d in decisions.items() if d.incident]
     for name, decision in decisions.items():
         # A tick's log is a file that Dagster keeps: idle ticks write none.
@@ -52,23 +59,11 @@ def reconcile(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     return dg.SensorResult(cursor=cursor, skip_reason=dg.SkipReason(_summary(decisions, broken)))
 
 
-def _decide(
-    instance: dg.DagsterInstance,
-    settings: Settings,
-    registry: Registry,
-    pipeline: Deployed,
-    memory: Memory,
-    *,
-    now: float,
-) -> Decision:
-    name = pipeline.name
-    run = run_in_progress(instance, name, now=now)
-    busy = f"has a run at work: {run.job_name} {run.run_id[:8]}" if run else ""
-    if not busy and control.is_launching(settings, name):
-        busy = "is being started from outside of Dagster"
-    # Looked at after the runs: what a run has changed before it ended is seen.
-    status = control.status(registry, name)
-    return decide(status, registry.driver(name), pipeline.deployed_at, memory, now=now, busy=busy)
+def _busy(settings: Settings, name: str, run: dg.DagsterRun | None) -> str:
+    """What is at work on the pipeline; empty if nothing is."""
+    if run is not None:
+        return f"has a run at work: {run.job_name} {run.run_id[:8]}"
+    return "is being started from outside of Dagster" if control.is_launching(settings, name) else ""
 
 
 def _request(pipeline: str, incident: Incident, run_key: str, now: float) -> dg.RunRequest:

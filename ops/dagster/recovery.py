@@ -21,12 +21,14 @@ import dagster as dg
 from ops import control
 from ops.dagster.deployed import current, deployed
 from ops.dagster.findings import (
+    Findings,
     end_remains,
     look,
     plan_text,
     plans_markdown,
     query_of,
     seconds_since,
+    summary,
 )
 from ops.dagster.keys import pipeline_keys
 from ops.environment import settings_now
@@ -39,6 +41,10 @@ _POLL_S = 0.5
 
 # An estimate must not keep a recovery waiting.
 _ESTIMATE_TIMEOUT_S = 10.0
+# A driver that an alert says is stuck gets this long to end in order.
+_END_S = 10.0
+# The first batch is part of the story, where one comes soon.
+_FIRST_BATCH_S = 5.0
 
 
 class Watcher:
@@ -81,6 +87,7 @@ def recover(
     timeout_s: float,
     only_if_desired: bool,
     dry_run: bool,
+    restart_if_older_than: float = 0.0,
 ) -> dict[str, Any]:
     """Steps 1 to 5; with `dry_run` 1 and 2 alone. Raises our own errors; the driver may be coming up all the same."""
     settings = settings_now()
@@ -99,6 +106,9 @@ def recover(
         if only_if_desired and findings.status.desired != RUNNING:
             context.log.info(f"nothing done: {pipeline} is not desired to run any more")
             return {"pipeline": pipeline, "skipped": True}
+        if outlived(findings, restart_if_older_than):
+            context.log.info(f"driver {findings.status.pid} lives and is ended: it began before the alert")
+            control.end_driver(registry, pipeline, timeout_s=_END_S)
         for pid in end_remains(findings):
             context.log.info(f"ended what the dead driver left: pid {pid}")
         watcher = Watcher(context.log.info, registry, pipeline)
@@ -107,8 +117,32 @@ def recover(
         watcher.poll()
         seconds = seconds_since(detected)
         context.log.info(f"driver {pid} runs, {seconds} s after the incident was detected")
+        told["summary"] = dg.MetadataValue.md(
+            summary(
+                findings, reason, watcher.plans, seconds=seconds, output=_first_output(registry, pipeline, detected)
+            )
+        )
         _report(context, registry, pipeline, watcher.plans, reason=reason, seconds=seconds, told=told)
         return {"pipeline": pipeline, "pid": pid, "seconds": seconds, "plans": watcher.plans}
+
+
+def outlived(findings: Findings, since: float) -> bool:
+    """Whether a living driver is the one that an alert was about."""
+    driver = findings.driver
+    return findings.status.alive and driver is not None and driver.started_at < since
+
+
+def _first_output(registry: Registry, pipeline: str, detected: float) -> float | None:
+    """Seconds from detection to the first batch that the new driver finished; None if none came within moments."""
+    driver = registry.driver(pipeline)
+    began = detected if driver is None else driver.started_at
+    deadline = time.monotonic() + _FIRST_BATCH_S
+    while time.monotonic() < deadline:
+        finished = [row.finished_at for row in registry.newest_batches(pipeline) if row.finished_at >= began]
+        if finished:
+            return round(max(0.0, min(finished) - detected), 2)
+        time.sleep(_POLL_S)
+    return None
 
 
 def _estimate(

@@ -39,6 +39,16 @@ def run_in_progress(instance: dg.DagsterInstance, pipeline: str, *, now: float |
     return None
 
 
+def runs_in_progress(instance: dg.DagsterInstance, *, now: float) -> dict[str, dg.DagsterRun]:
+    """The newest run at work of every pipeline that has one, as `run_in_progress` gives it, with one question."""
+    if not instance.get_runs_count(dg.RunsFilter(statuses=UNFINISHED)):
+        return {}
+    records = instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED), limit=1000)
+    names = {record.dagster_run.tags.get(PIPELINE_TAG) for record in records} - {None}
+    found = {name: run_in_progress(instance, name, now=now) for name in names if name}
+    return {name: run for name, run in found.items() if run is not None}
+
+
 def _this_process() -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{psutil.Process().create_time():.2f}"
 

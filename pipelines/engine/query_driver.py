@@ -37,8 +37,8 @@ from pipelines.engine.servers import StoreServers
 from pipelines.engine.source import SourceTopic, without_lost
 from pipelines.plan import Query, query_from_json
 from pipelines.settings import Settings
-from statestore.batches import Planned, Range
-from statestore.errors import Fenced, InvalidInput, InvariantBroken, Unavailable, Unrecoverable
+from statestore.batches import COPYING, Planned, Range
+from statestore.errors import Fenced, InvalidConfig, InvalidInput, InvariantBroken, Unavailable, Unrecoverable
 from statestore.failpoints import reach
 
 log = structlog.get_logger()
@@ -119,6 +119,13 @@ class QueryDriver:
         self._past = self._journal.own()
         self.epoch = self._journal.epoch
         self._log = self._log.bind(epoch=self.epoch)
+        if self._past.origin.get("state") == COPYING:
+            raise InvalidConfig(
+                "clone is not complete: its stores are not there yet",
+                query=self.query.name,
+                origin=self._past.origin["pipeline"],
+                hint="run `rollforward clone` again, or drop it",
+            )
         if self._past.planned is not None:
             self._batch = self._past.planned.batch
             self._ends = {r.partition: r.end for r in self._past.planned.ranges}
@@ -257,6 +264,7 @@ class QueryDriver:
                 batch=planned.batch,
                 attempt=result.attempt,
                 plan=planned.plan,
+                ends={str(r.partition): r.end for r in planned.ranges},
             )
             for result in staged.results
         ]
@@ -281,7 +289,7 @@ class QueryDriver:
         commit_seconds: float,
     ) -> None:
         try:
-            self._lag = self._source.lag(self._ends)
+            self._lag = sum(self.lags().values())
         except Unavailable as error:
             # The batch is done; that its lag cannot be had just now is no reason to fail.
             self._log.warning("lag is not known", batch=planned.batch, error=str(error))
@@ -310,6 +318,10 @@ class QueryDriver:
             # A server that has died meanwhile is replaced by the next batch.
             self._log.warning("figures are incomplete", error=str(error))
             return []
+
+    def lags(self) -> dict[int, int]:
+        """Records of each source partition that no planned batch holds; empty before the query is owned."""
+        return self._source.lags(self._ends)
 
     # The live stream.
 

@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,6 +39,17 @@ from statestore.server import EXIT_FENCED
 log = structlog.get_logger()
 _START_S = 30.0
 _OPEN_ATTEMPTS = 8
+_OBSERVE_S = 5.0
+
+
+@dataclass(frozen=True)
+class ServerSeen:
+    """One server at one moment: its tasks' figures, and how far the restores under way are, 0 to 1."""
+
+    number: int
+    answers: bool
+    tasks: list[dict[str, Any]]
+    restored: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -233,11 +244,11 @@ class StoreServers:
         specs = sorted((a.spec for a in self._assigned.values() if a.spec.query == query), key=lambda s: s.number)
         return tuple(self._server(spec.name).address for spec in specs)
 
-    def commit(self, task: str, *, batch: int, attempt: int, plan: str) -> dict[str, Any]:
+    def commit(self, task: str, *, batch: int, attempt: int, plan: str, ends: Mapping[str, int]) -> dict[str, Any]:
         """Commit a staged attempt. A server that is gone for good raises `Unavailable`, one that was fenced `Fenced`."""
         server = self._server(task)
         try:
-            return server.client.commit(task, batch=batch, attempt=attempt, plan=plan)
+            return server.client.commit(task, batch=batch, attempt=attempt, plan=plan, ends=ends)
         except Unavailable:
             self._raise_if_fenced(server)
             raise
@@ -268,18 +279,42 @@ class StoreServers:
                 found += [t for t in server.client.act("figures")["tasks"] if t["task"].rpartition("-")[0] == query]
         return found
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Where each server listens and what it owns: enough for a reader to find a task."""
+    def observe(self) -> list[ServerSeen]:
+        """Every server as it is now, for people; one that does not answer in time is told as such."""
+        return [self._seen(number, server) for number, server in enumerate(list(self._servers))]
+
+    def _seen(self, number: int, server: LocalServer | RemoteServer | None) -> ServerSeen:
+        if server is None or server.ended() is not None:
+            return ServerSeen(number, False, [], {})
+        try:
+            with StoreClient(server.address, timeout_s=_OBSERVE_S) as client:
+                tasks = client.act("figures")["tasks"]
+                restored = {one["task"]: one["percent"] / 100 for one in client.restoring()}
+        except RollforwardError:
+            return ServerSeen(number, False, [], {})
+        return ServerSeen(number, True, tasks, restored)
+
+    def describe(self, *, restoring: bool = False) -> list[dict[str, Any]]:
+        """Where each server listens and what it owns: enough for a reader to find a task. Asks how restores go, too."""
         return [
             {
                 "name": server.name,
                 "pid": server.pid,
                 "socket": server.address,
                 "tasks": sorted(name for name, a in self._assigned.items() if a.server == number),
+                "restoring": self._restoring(server) if restoring else [],
             }
             for number, server in enumerate(self._servers)
             if server is not None
         ]
+
+    def _restoring(self, server: LocalServer | RemoteServer) -> list[dict[str, Any]]:
+        try:
+            return server.client.restoring()
+        except RollforwardError as error:
+            # It is only told, and whoever opens the tasks learns of a dead server by itself.
+            log.info("server does not say how restores go", server=server.name, error=str(error))
+            return []
 
     def close(self) -> None:
         """End every server that was started here: first asked, then killed. Those of other machines go on."""

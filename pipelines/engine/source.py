@@ -84,10 +84,12 @@ class SourceTopic:
         """Up to where every partition can be read, not included: an open transaction hides what is behind it."""
         return self._admin.stable_ends(self.topic.name, partitions=self.topic.partitions)
 
-    def lag(self, positions: dict[int, int]) -> int:
-        """How many offsets lie behind `positions`, open transactions included."""
-        ends = self._admin.ends(self.topic.name, partitions=self.topic.partitions)
-        return sum(end - positions.get(partition, 0) for partition, end in ends.items())
+    def lags(self, positions: dict[int, int]) -> dict[int, int]:
+        """How many offsets lie behind `positions`, open transactions included; empty before the first look."""
+        if self._topic is None:
+            return {}
+        ends = self._admin.ends(self._topic.name, partitions=self._topic.partitions)
+        return {partition: end - positions.get(partition, 0) for partition, end in ends.items()}
 
     def range(self, partition: int, start: int, end: int) -> Range:
         """Offsets of one partition of the topic."""

@@ -99,8 +99,8 @@ class Service:
         return {"ready": ready, "restored": self.restored, "degraded": found, "error": self.error or None}
 
 
-def create_app(settings: Settings, token: str) -> FastAPI:
-    """The application for one server process. The token is at least 16 characters."""
+def create_app(settings: Settings, token: str, *more: APIRouter) -> FastAPI:
+    """The application for one server process. The token is at least 16 characters, and is asked for by `more` too."""
     if len(token) < 16:
         raise InvalidConfig("token is too short", length=len(token), hint="use at least 16 characters")
     service = Service(settings)
@@ -121,7 +121,8 @@ def create_app(settings: Settings, token: str) -> FastAPI:
     app.state.service = service
     app.mount("/static", StaticFiles(directory=str(swagger_ui_path)), name="static")
     app.include_router(_open_routes(service))
-    app.include_router(_routes(service), dependencies=[Depends(_require(token))])
+    for router in (_routes(service), *more):
+        app.include_router(router, dependencies=[Depends(_require(token))])
     app.exception_handler(StarletteHTTPException)(_refused)
     app.exception_handler(RequestValidationError)(_malformed)
     app.exception_handler(RollforwardError)(_told)

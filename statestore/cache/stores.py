@@ -7,6 +7,7 @@ uncommitted write. Reads are the store's own, over a view that has the cache in 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -116,8 +117,9 @@ class Cached(Kind):
         finally:
             self.context.record = current
 
+    @abstractmethod
     def _put_beneath(self, key: bytes, value: bytes | None) -> None:
-        raise NotImplementedError
+        """Write past the cache."""
 
 
 class CachedKeyValue(Cached, KeyValue):

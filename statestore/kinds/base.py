@@ -204,7 +204,8 @@ class Kind(StateStore):
         changes = self._restored(records)
         position = self._committed.position
         for record in records:
-            position = position.merged(position_of(record.headers))
+            if record.headers:
+                position = position.merged(position_of(record.headers))
         version = replace(
             self._committed,
             offset=self._committed.offset if offset is None else offset,

@@ -8,18 +8,15 @@ write, and once the plain space is empty the next opening drops it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from threading import RLock
 
 from statestore.context import ChangelogRecord
 from statestore.kinds.key_value import KeyValue
+from statestore.layouts.timestamped import UNKNOWN, pack, unpack
 from statestore.overlay import merge
 from statestore.spaces.base import Changes
 from statestore.store import Isolation
-
-_TIME = struct.Struct(">q")
-UNKNOWN_TIME = _TIME.pack(-1)
 
 
 class TimestampedKeyValue(KeyValue):
@@ -54,8 +51,8 @@ class TimestampedKeyValue(KeyValue):
             if plain is None:
                 return found
             if isolation is Isolation.READ_UNCOMMITTED:
-                self._write(key, UNKNOWN_TIME + plain)
-            return UNKNOWN_TIME + plain
+                self._write(key, pack(plain, UNKNOWN))
+            return pack(plain, UNKNOWN)
 
     def _write(self, key: bytes, value: bytes | None) -> None:
         with self._moving:
@@ -85,7 +82,7 @@ class TimestampedKeyValue(KeyValue):
             reverse=reverse,
             isolation=isolation,
         )
-        return merge(((key, UNKNOWN_TIME + value) for key, value in plain), timestamped, reverse=reverse)
+        return merge(((key, pack(value, UNKNOWN)) for key, value in plain), timestamped, reverse=reverse)
 
     def approximate_num_entries(self) -> int:
         plain = self.transaction.base.estimate(self._name) if self._upgrading else 0
@@ -95,12 +92,11 @@ class TimestampedKeyValue(KeyValue):
         if value is None:
             self._log(key, None, self._record_time_ms())
         else:
-            self._log(key, value[8:], _TIME.unpack_from(value)[0])
+            self._log(key, *unpack(value))
 
     def _restored(self, records: Sequence[ChangelogRecord]) -> Mapping[str, Changes]:
-        pack = _TIME.pack
         changes = [
-            (record.key, None if record.value is None else pack(record.timestamp_ms) + record.value)
+            (record.key, None if record.value is None else pack(record.value, record.timestamp_ms))
             for record in records
         ]
         if not self._upgrading:

@@ -8,17 +8,15 @@ be asked for, and is dropped as a whole. A tombstone is never among the newest, 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from statestore.layouts.history import History
 from statestore.layouts.segments import Segments
+from statestore.layouts.timestamped import pack, unpack
 
 V = TypeVar("V")
-
-_TIME = struct.Struct(">q")
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Timelines:
     def latest(self, cells: Readable, key: bytes) -> VersionedRecord[bytes] | None:
         """The newest version of a key."""
         raw = cells.get(self._segments.store, key)
-        return None if raw is None else VersionedRecord(raw[_TIME.size :], _TIME.unpack_from(raw)[0])
+        return None if raw is None else VersionedRecord(*unpack(raw))
 
     def superseded_at(
         self, cells: Readable, numbers: tuple[int, ...], key: bytes, as_of_ms: int
@@ -162,7 +160,7 @@ class Timelines:
             self._put_row(cells, segment, key, row.with_newest(None, row.next_ms, time_ms))
 
     def _put_latest(self, cells: Cells, key: bytes, value: bytes | None, time_ms: int) -> None:
-        cells.put(self._segments.store, key, None if value is None else _TIME.pack(time_ms) + value)
+        cells.put(self._segments.store, key, None if value is None else pack(value, time_ms))
 
     def _put_row(self, cells: Cells, segment: int, key: bytes, row: History) -> None:
         cells.put(self._segments.space(segment), key, row.to_bytes())

@@ -6,8 +6,8 @@ position is read by the caller, after its `init_transactions` has finished every
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from statestore.batches import Position
 from statestore.clock import now_ms
@@ -100,17 +100,15 @@ def with_snapshots(found: Found, repository: Repository) -> Found:
     """Add what object storage offers. Storage that does not answer is a fact too: there may be another way."""
     scheme = repository.objects.url.partition(":")[0]
     try:
-        offered = tuple(_offered(repository, scheme))
+        offered = tuple(
+            islice((_offered(repository, scheme, each) for each in repository.newest_first()), SNAPSHOTS_MAX)
+        )
     except RollforwardError as error:
         return replace(found, snapshots_problem=f"snapshots cannot be read: {error}")
     return replace(found, snapshots=offered, snapshots_problem="" if offered else "there is no snapshot")
 
 
-def _offered(repository: Repository, scheme: str) -> Iterable[SnapshotFound]:
-    for number, manifest in enumerate(repository.newest_first()):
-        if number == SNAPSHOTS_MAX:
-            return
-        if isinstance(manifest, Unreadable):
-            yield SnapshotFound(manifest.key, scheme, None, manifest.reason)
-        else:
-            yield SnapshotFound(repository.layout.manifest(manifest.batch), scheme, manifest)
+def _offered(repository: Repository, scheme: str, manifest: Manifest | Unreadable) -> SnapshotFound:
+    if isinstance(manifest, Unreadable):
+        return SnapshotFound(manifest.key, scheme, None, manifest.reason)
+    return SnapshotFound(repository.layout.manifest(manifest.batch), scheme, manifest)

@@ -25,6 +25,33 @@ class Version:
     written_at_ms: int
 
 
+@dataclass(frozen=True)
+class Tail:
+    """What a version has to catch up with: a changelog, the first offset present in it, and how long it keeps deletions."""
+
+    topic_id: str
+    first: int
+    delete_retention_ms: int
+    now_ms: int
+
+
+def why_not_from(what: str, at: ChangelogPosition, written_at_ms: int, tail: Tail, *, ahead: str, level: bool) -> str:
+    """Why a version must not be used with the tail behind it; empty if it may be.
+
+    `ahead` says how it is ahead of what is committed, if it is; one that is `level` with it needs no tail.
+    """
+    if at.topic_id != tail.topic_id:
+        return f"{what} belongs to another changelog topic"
+    if ahead or level:
+        return ahead
+    if at.offset < tail.first:
+        return f"changelog begins after the {what}'s offset"
+    if tail.now_ms - written_at_ms >= tail.delete_retention_ms:
+        # Compaction drops a deletion's record after that time: a key deleted since would come back.
+        return f"{what} is older than the changelog keeps deletions"
+    return ""
+
+
 def require_changelog(spec: TaskSpec, found: Found, committed: ChangelogPosition) -> None:
     """Raise `Unrecoverable` where no version helps, because Kafka's side of the truth is not what was committed."""
     if found.changelog_topic_id != committed.topic_id:
@@ -49,19 +76,13 @@ def require_changelog(spec: TaskSpec, found: Found, committed: ChangelogPosition
 def why_not(version: Version, found: Found, committed: ChangelogPosition) -> str:
     """Why the version must not be used; empty if it may be."""
     assert found.position is not None
-    what, position = version.what, found.position
-    if version.at.topic_id != committed.topic_id:
-        return f"{what} belongs to another changelog topic"
+    position = found.position
+    ahead = ""
     if version.batch > position.batch or version.at.offset > committed.offset:
-        return f"{what} is ahead: it stands at batch {version.batch}, batch {position.batch} is committed"
-    if version.batch == position.batch:
-        return ""
-    if version.at.offset < found.changelog_first:
-        return f"changelog begins after the {what}'s offset"
-    if found.now_ms - version.written_at_ms >= found.delete_retention_ms:
-        # Compaction drops a deletion's record after that time: a key deleted since would come back.
-        return f"{what} is older than the changelog keeps deletions"
-    return ""
+        ahead = f"{version.what} is ahead: it stands at batch {version.batch}, batch {position.batch} is committed"
+    tail = Tail(committed.topic_id, found.changelog_first, found.delete_retention_ms, found.now_ms)
+    level = version.batch == position.batch
+    return why_not_from(version.what, version.at, version.written_at_ms, tail, ahead=ahead, level=level)
 
 
 def why_not_local(spec: TaskSpec, found: Found, committed: ChangelogPosition) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -75,6 +76,7 @@ def save_rates(folder: Path, rates: Rates) -> None:
     """Replace the file as a whole; tasks that finish together overwrite each other, which is harmless."""
     fields = asdict(rates)
     kept = {name: fields[name] for name in ("replay_records_per_s", "restore_bytes_per_s")}
-    temporary = folder / f".{FILE}.{os.getpid()}"
+    # Tasks of one server finish in threads of it.
+    temporary = folder / f".{FILE}.{os.getpid()}-{threading.get_ident()}"
     temporary.write_text(json.dumps(kept))
     temporary.replace(folder / FILE)

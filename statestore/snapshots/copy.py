@@ -10,29 +10,49 @@ from statestore.config import TaskSpec
 from statestore.snapshots.manifest import Manifest, Step
 from statestore.version import Checkpoint
 
-# At a batch a second, five hours; older steps are forgotten, and only batches with a step can be travelled to.
-_STEPS_MAX = 20_000
+# Of offsets that are remembered: at a batch a second of a source with ten partitions, five hours. Older steps are
+# forgotten, and only batches with a step can be travelled to.
+_NUMBERS_MAX = 200_000
 
 
 class Steps:
-    """The batches that were applied since the snapshot before."""
+    """The batches that were applied since the snapshot before, the one that it is of first, and none left out."""
 
     def __init__(self) -> None:
-        self._steps: deque[Step] = deque(maxlen=_STEPS_MAX)
+        self._steps: deque[Step] = deque()
+        self._numbers = 0
+
+    def begin(self, position: Position | None, checkpoint: Checkpoint | None) -> None:
+        """The task was opened at this position. What was committed unseen meanwhile would be a gap: begin anew."""
+        if position is not None and self._steps and self._steps[-1].batch == position.batch:
+            return
+        self._steps.clear()
+        self._numbers = 0
+        if position is not None and checkpoint is not None:
+            self._append(position, checkpoint.written_at_ms)
 
     def add(self, position: Position) -> None:
         """A batch was applied now."""
+        self._append(position, now_ms())
+
+    def _append(self, position: Position, at_ms: int) -> None:
         offsets = {name: at.offset for name, at in position.stores.items()}
-        self._steps.append(Step(position.batch, offsets, now_ms()))
+        self._steps.append(Step(position.batch, offsets, at_ms, position.ends))
+        self._numbers += 1 + len(position.ends)
+        while self._numbers > _NUMBERS_MAX and len(self._steps) > 1:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        self._numbers -= 1 + len(self._steps.popleft().ends)
 
     def since_last(self) -> tuple[Step, ...]:
         """All of them, oldest first."""
         return tuple(self._steps)
 
     def forget(self, batch: int) -> None:
-        """A snapshot has the steps up to `batch`."""
-        while self._steps and self._steps[0].batch <= batch:
-            self._steps.popleft()
+        """A snapshot has the steps up to `batch`, which stays: the next one's begin with it."""
+        while len(self._steps) > 1 and self._steps[1].batch <= batch:
+            self._drop_oldest()
 
 
 def describe(

@@ -3,10 +3,10 @@
     {"format": 1, "write_id": "…", "pipeline": …, "query": …, "task": 0, "tasks": 4, "batches_topic_id": "…",
      "store_format": 1, "plan": "…", "epoch": 7, "batch": 12, "version_at_ms": …, "taken_at_ms": …,
      "stores": {"<store>": {"topic_id": "…", "offset": 99}}, "files": [{"name": …, "sha256": …, "bytes": …}],
-     "steps": [[12, {"<store>": 99}, 1795…]]}
+     "steps": [{"batch": 12, "offsets": {"<store>": 99}, "at_ms": …, "ends": {"<source partition>": 7}}]}
 
 `version_at_ms` is when the version became this store's: deletions in the changelog are safe for their retention from
-then. `steps` are the batches since the snapshot before with each store's offset after it and its time, so that a batch
+then. `steps` are the task's batches since the snapshot before, one after another and none left out, so that a batch
 between two snapshots can be found in the changelog.
 """
 
@@ -34,11 +34,15 @@ class SnapshotFile:
 
 @dataclass(frozen=True)
 class Step:
-    """One committed batch: the changelogs' next offsets after it, by store, and when it was applied, in ms."""
+    """One committed batch: the changelogs' next offsets after it, by store, and when it was applied, in ms.
+
+    `ends` are the input's next offsets after it, by source partition; empty where they were not recorded.
+    """
 
     batch: int
     offsets: dict[str, int]
     at_ms: int
+    ends: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from statestore.errors import InvalidInput
+from statestore.layouts.timestamped import UNKNOWN, pack, unpack
 
 T = TypeVar("T")
 
@@ -81,18 +82,16 @@ class ValueAndTimestamp(Generic[T]):
     timestamp_ms: int
 
 
-_TIME = struct.Struct(">q")
-
-
 def timestamped(serde: Serde[T]) -> Serde[ValueAndTimestamp[T]]:
     """An 8-byte time, then the value. A value that the inner serde turns into None is a deletion."""
 
     def encode(value: ValueAndTimestamp[T]) -> bytes | None:
         raw = serde.serialize(value.value)
-        return None if raw is None else _TIME.pack(value.timestamp_ms) + raw
+        return None if raw is None else pack(raw, value.timestamp_ms)
 
     def decode(raw: bytes) -> ValueAndTimestamp[T]:
-        return ValueAndTimestamp(serde.decode(raw[8:]), _TIME.unpack(raw[:8])[0])
+        plain, timestamp_ms = unpack(raw)
+        return ValueAndTimestamp(serde.decode(plain), timestamp_ms)
 
     return Serde(f"timestamped {serde.name}", encode, decode)
 
@@ -102,5 +101,5 @@ def without_time(serde: Serde[T]) -> Serde[ValueAndTimestamp[T]]:
     return Serde(
         f"{serde.name} without time",
         lambda value: serde.serialize(value.value),
-        lambda raw: ValueAndTimestamp(serde.decode(raw), -1),
+        lambda raw: ValueAndTimestamp(serde.decode(raw), UNKNOWN),
     )

@@ -61,6 +61,16 @@ def sections(rows: Sequence[Row]) -> list[str]:
     for name, scenario in SCENARIOS.items():
         if of := [row for row in rows if row["workload"] == name]:
             found += [f"### {name}: {scenario.what}", scenario_table(of), *remarks(of)]
+    return found + recovery_sections(rows)
+
+
+def recovery_sections(rows: Sequence[Row]) -> list[str]:
+    """Of `make bench-recovery`, whose workloads have the number of keys in their names."""
+    found = []
+    for name in dict.fromkeys(row["workload"] for row in rows if row["workload"].startswith("recover-")):
+        of = [row for row in rows if row["workload"] == name]
+        order = list(dict.fromkeys(row["system"] for row in of))
+        found += [f"### {name}: all stores of a query back on an empty disk", scenario_table(of, order), *remarks(of)]
     return found
 
 
@@ -84,12 +94,12 @@ def throughput_table(rows: Sequence[Row]) -> str:
     return table(HEADS, lines)
 
 
-def scenario_table(rows: Sequence[Row]) -> str:
+def scenario_table(rows: Sequence[Row], order: Sequence[str] = ()) -> str:
     """Systems down, the scenario's own metrics across."""
     metrics = list(dict.fromkeys(row["metric"] for row in rows if row["value"] is not None))
     units = {row["metric"]: row["unit"] for row in rows}
     lines = []
-    for system in systems(rows):
+    for system in order or systems(rows):
         value = {row["metric"]: row for row in rows if row["system"] == system}
         lines.append([system, *(shown(value, metric) for metric in metrics)])
     return table(["", *(f"{heading(metric)} ({units[metric]})" for metric in metrics)], lines)

@@ -40,6 +40,16 @@ def below(text: str, workload: str, metric: str, bound: float) -> Goal:
     return Goal(text, workload, OURS, metric, "value", bound, at_least=False)
 
 
+RECOVER = "recover-empty-disk-10000000"
+
+
+def sooner(text: str, place: str, system: str, times: float) -> Goal:
+    """An empty disk of ten million keys is back in a part of another's time."""
+    return Goal(
+        text, f"{RECOVER}-{place}", system, "seconds", "ratio_ours_to_this", round(1 / times, 3), at_least=False
+    )
+
+
 GOALS = (
     faster("records/s against Kafka Streams, 10,000 keys", "key-totals-10000", "kafka-streams", 2),
     faster("records/s against Kafka Streams, 500,000 keys", "key-totals-500000", "kafka-streams", 3),
@@ -54,6 +64,12 @@ GOALS = (
     below("killed driver: first new result after the restart (s)", "restart", "driver_first_s", 10),
     below("of it recovery (s)", "restart", "driver_recovery_s", 1),
     below("killed store server: first new result (s)", "restart", "server_first_s", 2),
+    sooner("empty disk from a folder against Kafka Streams (share of its time)", "local", "kafka-streams", 10),
+    sooner("empty disk from a folder against our full replay", "local", "full-replay", 3),
+    sooner("empty disk from S3 against Kafka Streams", "s3", "kafka-streams", 4),
+    sooner("empty disk from S3 against our full replay", "s3", "full-replay", 3),
+    below("second snapshot after 1 % changed: uploaded (%)", f"{RECOVER}-local", "uploaded_percent", 10),
+    below("throughput lost while a snapshot is taken (%)", f"{RECOVER}-local", "loss_percent", 5),
     # A hundredth of what the processes hold would be 15 MB: less than that in an hour is flat.
     below("memory's growth in a soak (MB an hour)", "soak", "growth_mb_per_hour", 15),
 )

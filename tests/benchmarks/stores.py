@@ -26,6 +26,7 @@ from statestore.config import RocksConfig
 from statestore.context import ChangelogRecord
 from statestore.kinds.key_value import KeyValue
 from statestore.kinds.window import Window
+from statestore.rocks import rocks_options
 from statestore.store import Entry, TransactionalMechanism
 from statestore.taskstores import TaskStores
 
@@ -61,14 +62,8 @@ def stored_window(key: bytes, start_ms: int) -> bytes:
 
 def plain(folder: Path, keys: list[bytes]) -> tuple[Work, Callable[[], None]]:
     """The same work by hand, with the options of our stores."""
-    config, options = RocksConfig(), rd.Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_write_buffer_size(config.write_buffer_bytes)
-    options.set_max_background_jobs(2)
-    table = rd.BlockBasedOptions()
-    table.set_bloom_filter(10, False)
-    table.set_block_cache(rd.Cache(config.block_cache_bytes))
-    options.set_block_based_table_factory(table)
+    config = RocksConfig()
+    options = rocks_options(config, rd.Cache(config.block_cache_bytes))
     values, windows = (rd.Rdict(str(folder / name), options) for name in ("values", "windows"))
 
     def write(database: rd.Rdict, entries: list[Entry]) -> None:
@@ -176,32 +171,66 @@ def measure(keys: list[bytes], rounds: int) -> dict[str, dict[str, tuple[float, 
     return best
 
 
-def recovery_ms(count: int, system: str) -> float:
-    """Milliseconds from opening to the committed version, for a store whose process was killed with a batch open."""
+def recovery(count: int, system: str) -> tuple[float, dict[str, object]]:
+    """Opens a store whose process was killed with a batch open: the CPU seconds of filling it, and what opening took."""
     with tempfile.TemporaryDirectory(prefix="rollforward-bench-") as folder:
         child = [sys.executable, "-m", "tests.benchmarks.stores", "--fill", folder, system, "--keys", str(count)]
-        assert subprocess.run(child, check=False).returncode == -signal.SIGKILL
-        started = time.monotonic()
+        done = subprocess.run(child, check=False, stdout=subprocess.PIPE)
+        assert done.returncode == -signal.SIGKILL
+        filled = float(done.stdout)
+        if system == PLAIN:
+            return filled, {}
+        started, cpu = time.monotonic(), time.process_time()
         task = TaskStores(Path(folder))
         store = KeyValue("values", mechanism=SYSTEMS[system])
         store.init(task)
         offset = store.recover(None)
-        spent = time.monotonic() - started
+        wall_ms, cpu_ms = 1000 * (time.monotonic() - started), 1000 * (time.process_time() - cpu)
         assert offset == count
         task.close()
-        return spent * 1000
+        shown = f"{wall_ms:.0f} ms, CPU {cpu_ms:.0f} ms"
+        return filled, {"wall_ms": round(wall_ms), "cpu_ms": round(cpu_ms), "shown": shown}
 
 
 def fill(folder: Path, system: str, count: int) -> None:
-    """Commit `count` keys, leave a batch open, die."""
-    store = KeyValue("values", mechanism=SYSTEMS[system], logged=True)
-    store.init(TaskStores(folder))
+    """Commit `count` keys, say what that took, leave a batch open, die."""
     keys = keys_of(count)
-    for batch in batches(keys):
-        store.put_all([(key, VALUE) for key in batch])
+    if system == PLAIN:
+        work, _ = plain(folder, keys)
+        cpu = time.process_time()
+        work["put and commit"]()
+        print(time.process_time() - cpu, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    # What is sent to the changelog is not part of it.
+    store = KeyValue("values", mechanism=SYSTEMS[system], logged=False)
+    store.init(TaskStores(folder))
+    pieces = [[(key, VALUE) for key in batch] for batch in batches(keys)]
+    cpu = time.process_time()
+    for piece in pieces:
+        store.put_all(piece)
         store.commit(count)
+    print(time.process_time() - cpu, flush=True)
     store.put_all([(key, b"uncommitted") for key in keys[:BATCH]])
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def large_rows(count: int) -> list[dict[str, object]]:
+    """Put and commit, and recovery, of many keys."""
+    rows: list[dict[str, object]] = []
+    against = 0.0
+    for system in (PLAIN, "INDEXED_BATCH"):
+        cpu, opened = recovery(count, system)
+        against = against or cpu
+        shown = f"{count / cpu / 1000:,.0f} k/s" + ("" if system == PLAIN else f", {cpu / against:.2f}×")
+        put = {
+            "work": f"put and commit, {count:,}",
+            "cpu_s": round(cpu, 3),
+            "cpu_ratio_to_plain": round(cpu / against, 3),
+        }
+        rows.append({"system": system, **put, "shown": shown})
+        if system != PLAIN:
+            rows.append({"system": system, "work": f"recover after kill -9, {count:,}", **opened})
+    return rows
 
 
 def table(rows: list[dict[str, object]]) -> str:
@@ -240,6 +269,7 @@ def write_table(page: Path, text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-stores")
     parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--large", type=int, default=0, help="so many keys for put and commit, and recovery, besides")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     parser.add_argument("--fill", nargs=2, metavar=("FOLDER", "SYSTEM"), help=argparse.SUPPRESS)
@@ -248,8 +278,10 @@ def main() -> None:
         fill(Path(arguments.fill[0]), arguments.fill[1], arguments.keys)
     rows = report(measure(keys_of(arguments.keys), arguments.rounds), arguments.keys)
     for system in list(SYSTEMS)[1:]:
-        spent = recovery_ms(arguments.keys, system)
-        rows.append({"system": system, "work": "recover after kill -9", "ms": round(spent), "shown": f"{spent:.0f} ms"})
+        _, opened = recovery(arguments.keys, system)
+        rows.append({"system": system, "work": "recover after kill -9", **opened})
+    if arguments.large:
+        rows += large_rows(arguments.large)
     command = "make bench-stores BENCH='" + " ".join(sys.argv[1:]) + "'"
     result = {"command": command, "keys": arguments.keys, "cores": os.cpu_count(), "rows": rows}
     (arguments.docs / "benchmarks-stores.json").write_text(json.dumps(result, indent=2) + "\n")

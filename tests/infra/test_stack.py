@@ -155,7 +155,7 @@ def test_status_of_nothing_is_stopped_and_makes_nothing(stack: Stack) -> None:
 
 
 def test_wrong_arguments_are_refused_before_anything_starts(stack: Stack) -> None:
-    with pytest.raises(InfraError, match="unknown=`zookeeper` known=`kafka, s3, dagster`"):
+    with pytest.raises(InfraError, match="unknown=`zookeeper` known=`kafka, s3, dagster, monitoring`"):
         stack.up(components=["zookeeper"])
     with pytest.raises(InfraError, match="hint: pass dagster_module and dagster_yaml"):
         stack.up()

@@ -33,6 +33,10 @@ COMMANDS = [
     "drop",
     "drift",
     "serve",
+    "top",
+    "doctor",
+    "incidents",
+    "acls",
 ]
 # Commands that name a pipeline or a store which nobody has deployed.
 UNKNOWN = [
@@ -213,7 +217,10 @@ def test_an_unexpected_error_keeps_its_traceback(home: Path, monkeypatch: pytest
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_expected_errors_are_described(error: Exception, expected: dict[str, str] | None) -> None:
-    assert expected == guard.describe(error)
+    described = guard.describe(error)
+    page = described.pop("runbook", "") if described else ""
+    assert expected == described
+    assert page in ("", f"docs/runbooks/{type(error).__name__}.md")
 
 
 # Usage.

@@ -27,7 +27,7 @@ class Cli:
 
     def __init__(self, home: Path, bootstrap_servers: str) -> None:
         self._cwd = home
-        self._env = {
+        self.environment = {
             **os.environ,
             "ROLLFORWARD_HOME": str(home),
             "ROLLFORWARD_BOOTSTRAP_SERVERS": bootstrap_servers,
@@ -36,7 +36,7 @@ class Cli:
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "ops.cli.main", *words]
-        return subprocess.run(command, cwd=self._cwd, env=self._env, capture_output=True, text=True, timeout=200)
+        return subprocess.run(command, cwd=self._cwd, env=self.environment, capture_output=True, text=True, timeout=200)
 
     def json(self, *words: str) -> Any:
         """The one line of a command that must succeed."""

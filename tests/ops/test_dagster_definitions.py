@@ -24,11 +24,11 @@ def assets() -> dict[str, dg.AssetSpec]:
     return {spec.key.to_user_string(): spec for spec in definitions.resolve_all_asset_specs()}
 
 
-def test_a_missing_metastore_shows_no_asset_and_both_sensors(world: World) -> None:
+def test_a_missing_metastore_shows_no_asset_and_every_sensor(world: World) -> None:
     assert not world.home.exists()
     assert assets() == {}
     sensors = build_definitions(settings_now()).get_repository_def().sensor_defs
-    assert {sensor.name for sensor in sensors} == {"observe_batches", "reconcile"}
+    assert {sensor.name for sensor in sensors} == {"alerts", "observe_batches", "reconcile"}
     assert all(sensor.default_status is dg.DefaultSensorStatus.RUNNING for sensor in sensors)
 
 

@@ -12,7 +12,17 @@ import psutil
 import pytest
 
 from ops.control import PipelineStatus
-from ops.dagster.incidents import BACKOFF_MAX_S, STEADY_S, STOP_GRACE_S, Memory, backoff_s, decide
+from ops.dagster.incidents import (
+    BACKOFF_MAX_S,
+    POISONED,
+    RUNS_MAX,
+    STEADY_S,
+    STOP_GRACE_S,
+    Decision,
+    Memory,
+    backoff_s,
+    decide,
+)
 from ops.dagster.jobs import recover_pipeline
 from ops.dagster.reconcile import reconcile
 from ops.dagster.runs import PIPELINE_TAG, WORKER_TAG
@@ -190,6 +200,42 @@ def test_runs_that_do_not_help_come_ever_more_rarely() -> None:
         memory = decision.memory
         gaps.append(now - before)
     assert gaps == [0, 5, 10, 20, 40, 80, 160, BACKOFF_MAX_S, BACKOFF_MAX_S, BACKOFF_MAX_S]
+
+
+def recovered_again(error: str, count: int, *, now: float = NOW) -> Decision:
+    """The decision after so many drivers of one pipeline failed of this, each in a process of its own."""
+    memory = Memory()
+    for number in range(count):
+        now += BACKOFF_MAX_S
+        failed = driver("failed", started_at=now)
+        failed.error = error
+        decision = decide(status(state="failed", recover=f"failed: {error}"), failed, 0.0, memory, now=now)
+        memory = decision.memory
+        assert number + 1 == memory.runs or decision.incident is None
+    return decision
+
+
+def test_after_many_runs_without_rest_a_pipeline_is_given_up_and_says_so() -> None:
+    last = recovered_again("disk is broken", RUNS_MAX)
+    assert last.incident is not None
+    over = recovered_again("disk is broken", RUNS_MAX + 5)
+    assert over.incident is None
+    assert "is given up after 10 runs without a minute's rest: failed: disk is broken" in over.text
+    rested = decide(status(state="running", alive=True, recover=""), driver(), 0.0, over.memory, now=NOW)
+    assert 0 == rested.memory.runs
+
+
+def test_kafka_that_is_away_is_waited_for_without_end() -> None:
+    assert recovered_again("kafka does not answer: metadata", RUNS_MAX + 5).incident is not None
+
+
+def test_a_batch_that_every_driver_fails_of_is_called_poisoned() -> None:
+    error = "batch failed query=`cities` batch=`7` attempts=`5` error=`division by zero`"
+    second, third = recovered_again(error, POISONED - 1), recovered_again(error, POISONED)
+    assert second.incident is not None and "poisoned" not in second.incident.reason
+    assert third.incident is not None
+    assert third.incident.reason.endswith("batch 7 of query cities is poisoned: 3 drivers in a row failed of it")
+    assert "batch 7 of query cities is poisoned" in recovered_again(error, RUNS_MAX + 1).text
 
 
 def test_the_wait_counts_from_the_end_of_the_run_and_says_how_long() -> None:

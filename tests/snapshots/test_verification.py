@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore.verification import Verified, is_sampled, verify
+from statestore.verification import Verified, is_sampled, verify, verify_against
 from statestore.version import TaskDatabase
 from tests.support.task import ROCKS, TaskWorld
 
@@ -64,3 +64,28 @@ def test_a_sample_takes_about_so_many_keys_and_the_same_each_time(world: TaskWor
     assert found.keys == sum(is_sampled(key, 10) for key in some(1_000))
     assert 60 < found.keys < 140
     assert found == Verified(**{**vars(verified(world, tmp_path, percent=10)), "seconds": found.seconds})
+
+
+def test_a_snapshot_that_would_give_another_store_is_told(world: TaskWorld, tmp_path: Path) -> None:
+    world.open()
+    world.commit(some(100))
+    world.snapshot()
+    world.commit({b"key-0001": b"again"})
+    world.finish(1)
+
+    def against() -> Verified:
+        database = TaskDatabase(world.spec.folder, ["s"], ROCKS, read_only=True)
+        try:
+            return verify_against(world.spec, database, world.look_back().tasks[0], tmp_path / "work", pin_life_s=600)
+        finally:
+            database.close()
+
+    found = against()
+    assert ("snapshot 0", 1, 100, 0) == (found.against, found.batch, found.keys, found.mismatch_count)
+    assert found.store_digest == found.changelog_digest
+    world.close()
+    database = TaskDatabase(world.spec.folder, ["s"], ROCKS)
+    database.database.write({"s": [(b"key-0002", None)]})
+    database.close()
+    assert [(b"key-0002".hex(), "missing")] == [(m.key, m.kind) for m in against().mismatches]
+    assert not (tmp_path / "work").exists()

@@ -20,6 +20,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from statestore.context import ChangelogRecord
 from statestore.errors import TaskCorrupted
+from statestore.failpoints import (
+    INDEXED_POINTS,
+    SECONDARY_OPENING_POINTS,
+    SECONDARY_POINTS,
+    SPILL_POINTS,
+    STORE_RESTORE_POINTS,
+)
 from statestore.kinds.base import Kind
 from statestore.position import Position
 from statestore.store import Isolation, TransactionalMechanism
@@ -29,31 +36,17 @@ from tests.statestore.crashes import Killed, dying, photograph
 COMMITTED = Isolation.READ_COMMITTED
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
-_SPILL = ("spill.begun", "spill.in", "spill.done")
-_INDEXED = ("indexed.before-write", "indexed.written", "indexed.dropped")
-_SECONDARY = (
-    "secondary.synced",
-    "secondary.commit-file-unnamed",
-    "secondary.commit-file-written",
-    "secondary.in-copy",
-    "secondary.before-last-write",
-    "secondary.copied",
-    "secondary.dropped",
-    "secondary.commit-file-deleted",
-    "secondary.emptied",
-)
 BATCH = 3
 """Records a restore writes at once."""
-_OPENING = ("secondary.roll-forward", "secondary.in-copy", "secondary.before-last-write", "secondary.discarded")
-_RESTORE = ("restore.before-write", "restore.written")
+_OPENING = (*SECONDARY_OPENING_POINTS, "secondary.in-copy", "secondary.before-last-write")
 COMMIT_POINTS = {
     None: (),
-    TransactionalMechanism.INDEXED_BATCH: _INDEXED,
-    TransactionalMechanism.SECONDARY_STORE: _SECONDARY,
-    TransactionalMechanism.AUTO: _SPILL + _INDEXED + _SECONDARY,
+    TransactionalMechanism.INDEXED_BATCH: INDEXED_POINTS,
+    TransactionalMechanism.SECONDARY_STORE: SECONDARY_POINTS,
+    TransactionalMechanism.AUTO: SPILL_POINTS + INDEXED_POINTS + SECONDARY_POINTS,
 }
 # Dying at one of these leaves the version before the commit; at any other, the new one.
-BEFORE_COMMIT = {*_SPILL, "indexed.before-write", "secondary.synced", "secondary.commit-file-unnamed"}
+BEFORE_COMMIT = {*SPILL_POINTS, "indexed.before-write", "secondary.synced", "secondary.commit-file-unnamed"}
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -148,8 +141,8 @@ class StoreMachine(RuleBasedStateMachine):
     def write(self, data: st.DataObject) -> None:
         self._write(self._drawn(data))
 
-    def _drawn(self, data: st.DataObject) -> list[tuple[Any, ...]]:
-        return data.draw(st.lists(self.operations, min_size=1, max_size=8), "operations")
+    def _drawn(self, data: st.DataObject, *, least: int = 1) -> list[tuple[Any, ...]]:
+        return data.draw(st.lists(self.operations, min_size=least, max_size=8), "operations")
 
     def _write(self, operations: list[tuple[Any, ...]]) -> None:
         for name, *arguments in operations:
@@ -161,8 +154,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.committed = len(self.logged)
 
     @precondition(lambda self: self.transactional)
-    @rule(recover=st.booleans())
-    def abort(self, recover: bool) -> None:
+    @rule(data=st.data(), recover=st.booleans())
+    def abort(self, data: st.DataObject, recover: bool) -> None:
+        self._write(self._drawn(data))
         if recover:
             assert self.committed == self.store.recover(self.committed)
         else:
@@ -175,16 +169,18 @@ class StoreMachine(RuleBasedStateMachine):
 
     # What ends a process.
 
-    @rule()
-    def close_and_reopen(self) -> None:
+    @rule(data=st.data())
+    def close_and_reopen(self, data: st.DataObject) -> None:
+        self._write(self._drawn(data, least=0))
         folder = self.task.folder
         self.task.stores.close()
         self.forget_uncommitted()
         self._open_at(folder, [self.committed])
 
-    @rule(lost=st.booleans())
-    def die_and_reopen(self, lost: bool) -> None:
+    @rule(data=st.data(), lost=st.booleans())
+    def die_and_reopen(self, data: st.DataObject, lost: bool) -> None:
         """`lost`: the disk goes with the machine."""
+        self._write(self._drawn(data, least=0))
         copy = self._folder()
         if not lost:
             photograph(self.task.folder, copy) if self.setup.persistent else copy.mkdir()
@@ -220,7 +216,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.forget_uncommitted()
         self.task = self._task(self._folder())
         self.store = self.task.open(self.made())
-        if self._dies(_RESTORE, lambda: self._replay(0), passes=passes):
+        if self._dies(STORE_RESTORE_POINTS, lambda: self._replay(0), passes=passes):
             # A batch is in or it is not; the points are reached in turn, before and after each.
             done = (passes + 1) // 2
             at = min(done * BATCH, self.committed or 0) if done else None
@@ -285,7 +281,8 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-short_keys = st.sampled_from([b"", b"\0", b"a", b"a\0", b"b", b"\xff"])
+SHORT_KEYS = [b"", b"\0", b"a", b"a\0", b"b", b"\xff"]
+short_keys = st.sampled_from(SHORT_KEYS)
 values = st.one_of(st.binary(max_size=3), st.binary(max_size=1), st.none())
 Bounds = tuple[bytes | None, bytes | None]
 bounds: st.SearchStrategy[Bounds] = st.one_of(

@@ -17,20 +17,27 @@ from pathlib import Path
 import pytest
 
 from statestore.errors import TaskCorrupted
-from statestore.failpoints import STORE_POINTS, arm
+from statestore.failpoints import (
+    INDEXED_POINTS,
+    SECONDARY_OPENING_POINTS,
+    SECONDARY_POINTS,
+    STORE_POINTS,
+    STORE_RESTORE_POINTS,
+    arm,
+)
 from statestore.store import Isolation, TransactionalMechanism
 from statestore.taskstores import TaskStores
 from tests.statestore.crash_child import committed_rounds, content, stores
 from tests.statestore.test_state_machine import chosen_seed
 
 ROUNDS = 12
-_INDEXED = [point for point in STORE_POINTS if point.startswith(("indexed.", "restore."))]
-_SECONDARY = [point for point in STORE_POINTS if point.startswith(("secondary.", "restore."))]
+_INDEXED = INDEXED_POINTS + STORE_RESTORE_POINTS
+_SECONDARY = SECONDARY_POINTS + SECONDARY_OPENING_POINTS + STORE_RESTORE_POINTS
 POINTS = [
     *(("indexed_batch", point) for point in _INDEXED),
     *(("secondary_store", point) for point in _SECONDARY),
     *(("auto", point) for point in STORE_POINTS),
-    *(("direct", point) for point in STORE_POINTS if point.startswith("restore.")),
+    *(("direct", point) for point in STORE_RESTORE_POINTS),
 ]
 # What has to have happened before for an opening to come to the point.
 BEFORE = {

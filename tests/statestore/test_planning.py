@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -226,3 +227,11 @@ def test_measured_rates_are_kept_and_small_measurements_are_not(tmp_path: Path) 
 def test_an_unreadable_file_of_rates_is_a_first_start(content: str, tmp_path: Path) -> None:
     (tmp_path / "rates.json").write_text(content)
     assert Rates() == load_rates(tmp_path)
+
+
+def test_tasks_of_one_process_may_finish_at_once(tmp_path: Path) -> None:
+    rates = Rates().with_replay(1_000_000, 2.0)
+    with ThreadPoolExecutor(max_workers=8) as threads:
+        list(threads.map(lambda _: save_rates(tmp_path, rates), range(400)))
+    assert rates == load_rates(tmp_path)
+    assert ["rates.json"] == [path.name for path in tmp_path.iterdir()]

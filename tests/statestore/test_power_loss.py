@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from statestore import rocksfiles
 from statestore.errors import DataCorrupted, FormatUnsupported, TaskCorrupted
 from statestore.kinds.key_value import KeyValue
 from statestore.kinds.window import Window
+from statestore.rocks import LockHeld
 from statestore.store import Isolation, TransactionalMechanism
 from statestore.taskstores import TaskStores
 from tests.statestore.crashes import Killed, dying, photograph
@@ -48,6 +50,14 @@ class Task:
         for store in stores:
             store.init(task)
         return stores
+
+    def reopen(self, folder: Path) -> None:
+        """Go on with a photograph, as another process does after a kill."""
+        self.task.close()
+        shutil.rmtree(self.folder)
+        shutil.move(folder, self.folder)
+        self.task = TaskStores(self.folder, copy_bytes_max=500)
+        self.stores = self._opened(self.task)
 
     def write(self) -> None:
         """One transaction of both stores: not committed yet, but already a version."""
@@ -156,6 +166,75 @@ def test_a_byte_flipped_in_the_log_is_an_older_version(indexed: tuple[Task, Path
 
 def flipped(content: bytes, at: int) -> bytes:
     return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
+
+
+def without_spares(folder: Path) -> None:
+    """What RocksDB deletes some time after it is of no use any more, deleted now: logs that are in files."""
+    manifest = rocksfiles.read_manifest(folder / "committed")
+    for path in logs(folder):
+        if int(path.stem) < manifest.keep:
+            path.unlink()
+
+
+@pytest.mark.parametrize("reopened", [False, True], ids=["running", "reopened"])
+def test_a_manifest_cut_at_or_in_any_record_is_told_or_an_older_version(tmp_path: Path, reopened: bool) -> None:
+    """Its newer records tell of files whose logs are gone, of spaces that came or went, and of what opening found."""
+    task, copy = Task(tmp_path / "task", INDEXED), tmp_path / "copy"
+    for number in range(16):
+        task.write()
+        task.commit()
+        if number in (5, 10):
+            task.task.database.flush()
+        if reopened and number in (2, 8):
+            photograph(task.folder, copy)
+            task.reopen(copy)
+    photograph(task.folder, copy)
+    task.task.close()
+    without_spares(copy)
+    (path,) = (copy / "committed").glob("MANIFEST-*")
+    manifest, name = path.read_bytes(), str(path.relative_to(copy))
+    ends = list(record_ends(manifest))
+    assert (16, 16) == task.found(damaged(copy, name, manifest))
+    outcomes = [
+        task.found(damaged(copy, name, manifest[:cut]))
+        for start, end in zip([0, *ends], ends, strict=False)
+        for cut in {(start + end) // 2, end}
+    ]
+    assert outcomes.count(DAMAGED) > len(ends)
+
+
+def test_an_older_log_that_is_cut_damaged_or_lost_is_told_or_an_older_version(indexed: tuple[Task, Path]) -> None:
+    task, folder = indexed
+    choose = random.Random(chosen_seed())
+    outcomes = []
+    for path in logs(folder)[:-1]:
+        log, name = path.read_bytes(), str(path.relative_to(folder))
+        ends = list(record_ends(log))
+        for cut in {0, *(cut for end in ends for cut in (end, end - 2))} - {len(log)}:
+            outcomes.append(task.found(damaged(folder, name, log[:cut])))
+        for at in choose.sample(range(len(log)), min(len(log), 10)):
+            outcomes.append(task.found(damaged(folder, name, flipped(log, at))))
+        copy = damaged(folder, name, log)
+        (copy / name).unlink()
+        outcomes.append(task.found(copy))
+    assert DAMAGED in outcomes
+
+
+def test_a_folder_with_holes_that_another_owner_writes_is_locked(indexed: tuple[Task, Path]) -> None:
+    """What one sees of a folder that is being written may not fit together: that is no damage."""
+    _, folder = indexed
+    owner = TaskStores(folder)
+    assert owner.database.is_open
+    (manifest,) = (folder / "committed").glob("MANIFEST-*")
+    content = manifest.read_bytes()
+    for end in record_ends(content):
+        manifest.write_bytes(content[:end])
+        if rocksfiles.problem(folder / "committed"):
+            break
+    assert rocksfiles.problem(folder / "committed")
+    with pytest.raises(LockHeld):
+        assert TaskStores(folder).database
+    owner.close()
 
 
 def state_files(folder: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from statestore.kinds.key_value import KeyValue
 from statestore.store import Isolation
 from tests.statestore.conftest import SETUPS, Setup
 from tests.statestore.historical_machines import SessionMachine, VersionedMachine, WindowMachine
-from tests.statestore.machine import Bounds, StoreMachine, bounds, short_keys, values
+from tests.statestore.machine import SHORT_KEYS, Bounds, StoreMachine, bounds, short_keys, values
 
 # AUTO keeps a few writes in memory and spills on more.
 BYTES_MAX = 1000
@@ -39,11 +39,11 @@ class KeyValueMachine(StoreMachine):
     def nothing(self) -> Model:
         return {}
 
-    def expected(self, model: Model) -> list[tuple[bytes, bytes]]:
-        return sorted(model.items())
+    def expected(self, model: Model) -> list[Any]:
+        return [*sorted(model.items()), *(model.get(key) for key in SHORT_KEYS)]
 
-    def found(self, isolation: Isolation) -> list[tuple[bytes, bytes]]:
-        return list(self.store.all(isolation))
+    def found(self, isolation: Isolation) -> list[Any]:
+        return [*self.store.all(isolation), *(self.store.get(key, isolation) for key in SHORT_KEYS)]
 
     def _after(self, model: Model, key: bytes, value: bytes | None) -> Model:
         rest = {known: kept for known, kept in model.items() if known != key}
@@ -110,7 +110,7 @@ class KeyValueMachine(StoreMachine):
     @precondition(lambda self: self.transactional or self.setup.persistent)
     @rule(target=scans, isolation=st.sampled_from(Isolation))
     def begin_scan(self, isolation: Isolation) -> Any:
-        return self.store, self.store.all(isolation), self.expected(self.models[self.visible(isolation)])
+        return self.store, self.store.all(isolation), sorted(self.models[self.visible(isolation)].items())
 
     @rule(scan=consumes(scans))
     def finish_scan(self, scan: Any) -> None:

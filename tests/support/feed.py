@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import confluent_kafka as ck
@@ -37,10 +38,13 @@ class Feed:
     totals: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
     bad: list[bytes | None] = field(default_factory=list)
     sent: int = 0
+    client: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
-        self._producer = ck.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "acks": "all"})
+        self._producer = ck.Producer(
+            {"bootstrap.servers": self.bootstrap, "linger.ms": 5, "acks": "all", **self.client}
+        )
 
     def send(self, count: int) -> None:
         """Produce `count` more records and wait until the broker has them."""
@@ -77,7 +81,9 @@ class Feed:
         return {key: {"N": n, "TOTAL": total, "TOP": top} for key, (n, total, top) in self.totals.items()}
 
 
-def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[ck.Message]:
+def read_topic(
+    bootstrap: str, topic: str, isolation: str = "read_committed", client: Mapping[str, str] | None = None
+) -> list[ck.Message]:
     """Every record of a topic up to its end, partition by partition, in offset order within one."""
     consumer = ck.Consumer(
         {
@@ -87,6 +93,7 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
             "enable.partition.eof": True,
             "isolation.level": isolation,
             "auto.offset.reset": "earliest",
+            **(client or {}),
         }
     )
     try:
@@ -105,12 +112,12 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
         consumer.close()
 
 
-def differences(bootstrap: str, pipeline: str, feed: Feed) -> list[str]:
+def differences(bootstrap: str, pipeline: str, feed: Feed, client: Mapping[str, str] | None = None) -> list[str]:
     """What is wrong with the outputs of the pipeline of `SQL`; empty if they equal the model exactly."""
     problems: list[str] = []
     table: dict[int, dict[str, int]] = {}
     # The count of a key grows with every result: a doubled or lost batch shows in it, a repeated result by itself.
-    for message in read_topic(bootstrap, f"{pipeline}-totals"):
+    for message in read_topic(bootstrap, f"{pipeline}-totals", client=client):
         key = int.from_bytes(message.key(), "big", signed=True)
         value = json.loads(message.value())
         if key in table and value["N"] <= table[key]["N"]:
@@ -118,13 +125,14 @@ def differences(bootstrap: str, pipeline: str, feed: Feed) -> list[str]:
         table[key] = value
     problems += compare(table, feed.expected(), "output")
     dead = sorted(
-        b"<null>" if m.value() is None else m.value() for m in read_topic(bootstrap, f"{pipeline}-dead-letters")
+        b"<null>" if m.value() is None else m.value()
+        for m in read_topic(bootstrap, f"{pipeline}-dead-letters", client=client)
     )
     expected_dead = sorted((value if value is not None else b"<null>") for value in feed.bad)
     if dead != expected_dead:
         problems.append(f"dead letters: {len(dead)} instead of {len(expected_dead)}")
     changelog: dict[bytes, bytes | None] = {}
-    for message in read_topic(bootstrap, f"{pipeline}-totals-changelog"):
+    for message in read_topic(bootstrap, f"{pipeline}-totals-changelog", client=client):
         changelog[message.key()] = message.value()
     if len(changelog) != len(feed.totals):
         problems.append(f"changelog: {len(changelog)} keys instead of {len(feed.totals)}")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,18 +21,18 @@ START_S = 30.0
 
 
 @dataclass
-class RunningServer:
+class RunningServer(ABC):
     """A server that can be killed and started again on the same address and data."""
 
     config: ObjectsConfig
 
+    @abstractmethod
     def kill(self) -> None:
         """SIGKILL."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self) -> None:
         """Start; returns when it answers."""
-        raise NotImplementedError
 
     def under(self, prefix: str, **changed: object) -> ObjectsConfig:
         """The configuration of a store of its own in this server's bucket."""

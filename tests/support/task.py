@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import time
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from statestore.batches import DRIVER, POSITION, BatchesLog, Position, encode, encode_fields
+from statestore.batches import (
+    DONE,
+    DRIVER,
+    PLANNED,
+    POSITION,
+    BatchesLog,
+    Planned,
+    Position,
+    Range,
+    encode,
+    encode_fields,
+)
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, SnapshotConfig, StoreSpec, TaskSpec
 from statestore.kafka import Admin, Reader, Topic, TransactionalProducer
 from statestore.objects.base import ObjectStore
@@ -21,6 +33,9 @@ from statestore.snapshots.schedule import Snapshotter
 from statestore.snapshots.service import Snapshots
 from statestore.staging import EMIT_NOTHING, SCHEMA
 from statestore.task import Opened, Task
+from statestore.travel.cut import Cut, look_back
+from statestore.travel.past import OutOfReach
+from statestore.travel.rewrite import Rewrite, Rewritten
 from statestore.version import ChangelogPosition, TaskDatabase
 
 COMPACT = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
@@ -140,7 +155,7 @@ class TaskWorld:
         task.check_stage(rows)
         staged.add(rows)
         task.close_stage(staged)
-        assert task.commit(batch=batch, attempt=1, plan=PLAN)
+        assert task.commit(batch=batch, attempt=1, plan=PLAN, ends={"0": batch + 1})
         return batch
 
     def commit_elsewhere(self, changes: Changes, *, epoch: int = 0) -> int:
@@ -165,11 +180,69 @@ class TaskWorld:
         producer.flush()
         at = {"s": ChangelogPosition(self.spec.store.changelog_topic_id, max(offsets))}
         producer.produce(
-            self.batches.name, key=POSITION, value=encode(Position(batch, epoch, PLAN, at)), partition=self.spec.number
+            self.batches.name,
+            key=POSITION,
+            value=encode(Position(batch, epoch, PLAN, at, {"0": batch + 1})),
+            partition=self.spec.number,
         )
         producer.commit()
         producer.close()
         return batch
+
+    def finish(self, batch: int, ends: Mapping[str, int] | None = None) -> None:
+        """Say that a batch is planned and done, as the driver does."""
+        producer = TransactionalProducer(self.kafka, f"{self.spec.pipeline}-q-driver")
+        producer.init()
+        producer.begin()
+        planned = encode(Planned(batch, PLAN, self._ranges(ends or {"0": batch + 1})))
+        for key, value in ((PLANNED, planned), (DONE, encode_fields(batch=batch))):
+            producer.produce(self.batches.name, key=key, value=value, partition=self.spec.tasks)
+        producer.commit()
+        producer.close()
+
+    def _ranges(self, ends: Mapping[str, int]) -> tuple[Range, ...]:
+        """Any topic that exists is good enough as the source."""
+        return tuple(Range(self.spec.output_topic, "id", int(p), end, end) for p, end in ends.items())
+
+    # The past.
+
+    def rewrite(self, batch: int, folder: Path) -> Rewritten:
+        """Make the version at `batch` the committed one."""
+        self.close()
+        rewrite = Rewrite(
+            self.kafka, f"{self.spec.pipeline}-q-driver", [self.spec], plan=PLAN, snapshots=self.snapshots
+        )
+        rewrite.take()
+        cut = self.look_back(batch=batch)
+        database = cut.tasks[0].build(batch, folder, ROCKS, pin_life_s=600)
+        try:
+            before = rewrite.own({}).planned
+            assert before is not None
+            planned = Planned(before.batch + 1, PLAN, self._ranges(cut.ends()))
+            return rewrite.commit(
+                {self.spec.number: database.database.scan("s")}, planned, {}, f"{self.spec.pipeline}-q"
+            )[0]
+        finally:
+            rewrite.close()
+            database.close()
+            shutil.rmtree(folder)
+
+    def look_back(self, *, batch: int | None = None, at_ms: int | None = None) -> Cut:
+        """What is known of a batch or a time."""
+        return look_back([self.spec], self.reader, self.admin, self.snapshots, batch=batch, at_ms=at_ms)
+
+    def past(self, folder: Path, *, batch: int | None = None, at_ms: int | None = None) -> dict[bytes, bytes]:
+        """The store's content at a batch or a time, built in `folder`, without times."""
+        cut = self.look_back(batch=batch, at_ms=at_ms)
+        try:
+            database = cut.tasks[0].build(cut.batch, folder, ROCKS, pin_life_s=600)
+        except OutOfReach as error:
+            raise cut.out_of_reach(error) from error
+        try:
+            return dict(self._plain(database.database.scan("s")))
+        finally:
+            database.close()
+            shutil.rmtree(folder)
 
     # Snapshots.
 

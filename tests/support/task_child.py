@@ -32,6 +32,11 @@ def _step(world: TaskWorld, step: dict[str, Any]) -> Any:
             return world.commit({key.encode(): value.encode() for key, value in step["changes"].items()})
         case "snapshot":
             return world.snapshot()
+        case "finish":
+            return world.finish(step["batch"])
+        case "rewrite":
+            world.finish(step["done"])
+            return vars(world.rewrite(step["batch"], world.spec.folder.with_name("rewrite")))
         case "collect":
             return collect(world.repository, world.config).to_json()  # type: ignore[arg-type]
     raise ValueError(step["do"])

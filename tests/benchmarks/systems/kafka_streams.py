@@ -46,7 +46,7 @@ class KafkaStreams(System):
         return [f"{self.run}-{name}-repartition" for name in GROUPINGS] if self.workload.peer == "flights" else []
 
 
-def compiled(java_home: Path, class_path: str, cache: Path) -> tuple[str, str]:
+def compiled(java_home: Path, class_path: str, cache: Path, source: Path = SOURCE) -> tuple[str, str]:
     """A class path and the program on it: classes that `javac` made, or the source, which `java` compiles at each start.
 
     Raises `NotPossible` where the machine has no compiler at all.
@@ -56,15 +56,15 @@ def compiled(java_home: Path, class_path: str, cache: Path) -> tuple[str, str]:
         modules = subprocess.run([java_home / "bin" / "java", "--list-modules"], capture_output=True, text=True)
         if "jdk.compiler" not in modules.stdout:
             raise NotPossible("no Java compiler here: install a JDK")
-        return "", str(SOURCE)
-    digest = hashlib.sha256(SOURCE.read_bytes() + class_path.encode()).hexdigest()[:12]
+        return "", str(source)
+    digest = hashlib.sha256(source.read_bytes() + class_path.encode()).hexdigest()[:12]
     folder = cache / f"peer-{digest}"
     if not folder.exists():
         work = folder.with_name(f"{folder.name}.{os.getpid()}")
-        subprocess.run([javac, "-d", work, "-cp", class_path, SOURCE], check=True)
+        subprocess.run([javac, "-d", work, "-cp", class_path, source], check=True)
         try:
             work.rename(folder)
         except OSError:
             # Another process has made the same.
             shutil.rmtree(work)
-    return str(folder), SOURCE.stem
+    return str(folder), source.stem

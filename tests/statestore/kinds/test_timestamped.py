@@ -7,11 +7,14 @@ import pytest
 from statestore.context import ChangelogRecord
 from statestore.errors import FormatUnsupported
 from statestore.kinds.key_value import KeyValue
-from statestore.kinds.timestamped import UNKNOWN_TIME, TimestampedKeyValue
+from statestore.kinds.timestamped import TimestampedKeyValue
+from statestore.layouts.timestamped import UNKNOWN, pack
 from statestore.store import Isolation
 from statestore.typed.key_value import TypedTimestampedKeyValueStore
 from statestore.typed.serdes import STRING, ValueAndTimestamp
 from tests.statestore.conftest import PERSISTENT, Setup, TaskUnderTest
+
+UNKNOWN_TIME = pack(b"", UNKNOWN)
 
 
 def at(time_ms: int, value: bytes) -> bytes:

@@ -21,7 +21,7 @@ def _position_outside_of_the_transaction() -> None:
 
     original = Task._transaction
 
-    def transaction(self, staged, plan):  # type: ignore[no-untyped-def]
+    def transaction(self, staged, plan, ends):  # type: ignore[no-untyped-def]
         other = TransactionalProducer(self._kafka, f"{self.spec.transactional_id}-canary")
         other.init()
         other.begin()
@@ -32,7 +32,7 @@ def _position_outside_of_the_transaction() -> None:
         other.flush()
         other.commit()
         reach("commit.before-begin")
-        return original(self, staged, plan)
+        return original(self, staged, plan, ends)
 
     Task._transaction = transaction
 

@@ -1,0 +1,126 @@
+"""The checks of every table, by the clock and by hand: output, lag, driver, snapshots, dead letters, and a verified sample.
+
+A check that fails carries the name of its page in docs/runbooks. They look and change nothing.
+"""
+
+# Annotations stay real here: Dagster reads a check's parameters from them.
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+
+import dagster as dg
+
+from ops.dagster.deployed import Deployed, opened
+from ops.dagster.failure import told_to_dagster
+from ops.dagster.keys import pipeline_keys
+from ops.dagster.maintenance import VERIFY_PERCENT, scheduled
+from ops.environment import settings_now
+from pipelines.plan import Query
+
+CHECKS = {
+    "fresh": ("Records that wait are put into batches in time.", "RollforwardCommitStalled"),
+    "lag": ("No more records wait than are allowed.", "RollforwardLagHigh"),
+    "driver": ("A pipeline that is to run has a driver that was heard of lately.", "RollforwardDriverDown"),
+    "snapshot_age": ("Every task has a snapshot that is young enough.", "RollforwardSnapshotOld"),
+    "dead_letters": ("No more records than allowed could not be used.", "RollforwardDeadLetters"),
+}
+VERIFICATION = "verification"
+_Tables = Mapping[dg.AssetKey, tuple[str, Query]]
+
+
+def health_checks(
+    pipelines: Sequence[Deployed],
+) -> tuple[list[dg.AssetChecksDefinition], list[dg.ScheduleDefinition]]:
+    """The checks of what is deployed, with the schedules that run them; none without a pipeline."""
+    tables: _Tables = {
+        pipeline_keys(pipeline.name, [q.name for q in pipeline.queries]).tables[query.name]: (pipeline.name, query)
+        for pipeline in pipelines
+        for query in pipeline.queries
+    }
+    if not tables:
+        return [], []
+    looks, verifies = _look(tables), _verify(tables)
+    looking = dg.define_asset_job(
+        "check_health", selection=dg.AssetSelection.checks(looks), executor_def=dg.in_process_executor
+    )
+    verifying = dg.define_asset_job(
+        "verify_sample", selection=dg.AssetSelection.checks(verifies), executor_def=dg.in_process_executor
+    )
+    schedules = [
+        scheduled(looking, "*/5 * * * *", "Looks after every table."),
+        scheduled(verifying, "40 4 * * *", "Compares a sample of every store with its changelog."),
+    ]
+    return [looks, verifies], schedules
+
+
+def _look(tables: _Tables) -> dg.AssetChecksDefinition:
+    specs = [
+        dg.AssetCheckSpec(name, asset=key, description=text) for key in tables for name, (text, _) in CHECKS.items()
+    ]
+
+    @dg.multi_asset_check(name="look_after_tables", specs=specs, can_subset=True)
+    def look(context: dg.AssetCheckExecutionContext) -> Iterable[dg.AssetCheckResult]:
+        wanted = {(key.asset_key, key.name) for key in context.selected_asset_check_keys}
+        with told_to_dagster():
+            # Kafka's library is needed by this run alone, not by those who load the definitions.
+            from ops.health import table_findings
+            from statestore.kafka import Admin
+
+            settings = settings_now()
+            admin = Admin(settings.kafka_config())
+            with opened(settings) as registry:
+                for asset, (pipeline, query) in tables.items():
+                    if not any(asset == key for key, _ in wanted):
+                        continue
+                    for finding in table_findings(settings, registry, admin, pipeline, query):
+                        if (asset, finding.check) in wanted:
+                            yield dg.AssetCheckResult(
+                                passed=finding.passed,
+                                asset_key=asset,
+                                check_name=finding.check,
+                                severity=dg.AssetCheckSeverity.WARN,
+                                description=finding.text,
+                                metadata={
+                                    "figure": finding.figure,
+                                    "runbook": f"docs/runbooks/{CHECKS[finding.check][1]}.md",
+                                },
+                            )
+
+    return look
+
+
+def _verify(tables: _Tables) -> dg.AssetChecksDefinition:
+    description = f"{VERIFY_PERCENT:g} % of the keys of every local store are what the changelog says."
+    specs = [dg.AssetCheckSpec(VERIFICATION, asset=key, description=description) for key in tables]
+
+    @dg.multi_asset_check(name="verify_stores", specs=specs, can_subset=True)
+    def verify(context: dg.AssetCheckExecutionContext) -> Iterable[dg.AssetCheckResult]:
+        selected = {key.asset_key for key in context.selected_asset_check_keys}
+        with told_to_dagster():
+            from ops.verification import verify_all
+            from pipelines.registry import Registry
+
+            settings = settings_now()
+            with closing(Registry(settings.metastore)) as registry:
+                for pipeline in sorted({name for key, (name, _) in tables.items() if key in selected}):
+                    found = verify_all(
+                        registry.pipeline(pipeline), settings, lambda _task, _detail: None, percent=VERIFY_PERCENT
+                    )
+                    for key, (name, query) in tables.items():
+                        if name != pipeline or key not in selected:
+                            continue
+                        mine = [one for one in found if one.task.rpartition("-")[0] == query.name]
+                        wrong = sum(one.mismatch_count for one in mine)
+                        yield dg.AssetCheckResult(
+                            passed=wrong == 0,
+                            asset_key=key,
+                            check_name=VERIFICATION,
+                            severity=dg.AssetCheckSeverity.ERROR,
+                            description=f"{sum(one.keys for one in mine)} keys compared, {wrong} differ",
+                            metadata={
+                                "figure": wrong,
+                                "tasks": dg.MetadataValue.json([one.to_json() for one in mine]),
+                                "runbook": "docs/runbooks/DataCorrupted.md",
+                            },
+                        )
+
+    return verify

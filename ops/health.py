@@ -1,0 +1,103 @@
+"""How well a pipeline's tables are, measured now: from the registry, from the source topics' ends and from the snapshots.
+
+Used by Dagster's checks, and by nobody to decide anything.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from ops import control
+from ops.snapshots import repositories
+from pipelines.plan import Query
+from pipelines.registry import RUNNING, BatchRow, Registry
+from pipelines.settings import Settings
+from statestore.kafka import Admin
+from statestore.snapshots.repository import Unreadable
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check of one table; `figure` is what is plotted over time, `text` says it in words."""
+
+    check: str
+    passed: bool
+    text: str
+    figure: float
+
+
+def table_findings(settings: Settings, registry: Registry, admin: Admin, pipeline: str, query: Query) -> list[Finding]:
+    """Every check of one table. Raises `Unavailable` if Kafka or the storage does not answer."""
+    newest = next((row for row in registry.newest_batches(pipeline) if row.query == query.name), None)
+    desired = registry.pipeline(pipeline).desired == RUNNING
+    lag = _lag(admin, query, newest)
+    return [
+        _fresh(settings, newest, lag, desired=desired),
+        _lag_finding(settings, lag, desired=desired),
+        _driver(registry, pipeline, desired=desired),
+        _snapshots(settings, registry, pipeline, query, newest),
+        _dead_letters(settings, registry, pipeline, query),
+    ]
+
+
+def _lag(admin: Admin, query: Query, newest: BatchRow | None) -> int:
+    topic = query.source.topic
+    found = admin.describe([topic]).get(topic)
+    if found is None:
+        return 0
+    ends = admin.ends(topic, partitions=found.partitions)
+    done = {} if newest is None else {int(number): at[1] for number, at in newest.offsets.items()}
+    begins = admin.begins(topic, partitions=found.partitions) if newest is None else {}
+    return sum(max(0, end - done.get(partition, begins.get(partition, 0))) for partition, end in ends.items())
+
+
+def _fresh(settings: Settings, newest: BatchRow | None, lag: int, *, desired: bool) -> Finding:
+    if newest is None:
+        return Finding("fresh", not (desired and lag), f"no batch was finished yet, {lag} records wait", 0.0)
+    age = time.time() - newest.finished_at
+    late = desired and lag > 0 and age > settings.check_output_age_s_max
+    return Finding("fresh", not late, f"newest batch is {age:.0f} s old, {lag} records wait", round(age, 1))
+
+
+def _lag_finding(settings: Settings, lag: int, *, desired: bool) -> Finding:
+    bound = settings.check_lag_records_max
+    return Finding("lag", not desired or lag <= bound, f"{lag} records behind, {bound} are allowed", float(lag))
+
+
+def _driver(registry: Registry, pipeline: str, *, desired: bool) -> Finding:
+    status = control.status(registry, pipeline)
+    age = status.heartbeat_age_s or 0.0
+    well = status.alive and status.state == "running" and not status.needs_recovery
+    text = status.needs_recovery or f"{status.state}, desired {status.desired}, last heartbeat {age:.0f} s ago"
+    return Finding("driver", well or not desired, text, age)
+
+
+def _snapshots(settings: Settings, registry: Registry, pipeline: str, query: Query, newest: BatchRow | None) -> Finding:
+    if settings.snapshot_config() is None:
+        return Finding("snapshot_age", True, "snapshots are turned off", 0.0)
+    if newest is None:
+        return Finding("snapshot_age", True, "nothing is committed that could be snapshotted", 0.0)
+    ages: list[float] = []
+    for task, repository in repositories(registry.pipeline(pipeline), settings).items():
+        if task.rpartition("-")[0] != query.name:
+            continue
+        taken = next((m.taken_at_ms for m in repository.newest_first() if not isinstance(m, Unreadable)), None)
+        if taken is not None:
+            ages.append(time.time() - taken / 1000)
+    if not ages:
+        # Young pipelines have none yet; from when on one is missed is the same bound.
+        age = time.time() - min(row.finished_at for row in registry.batches(pipeline=pipeline, limit=1))
+        text = f"no snapshot, and batches since {age:.0f} s"
+        return Finding("snapshot_age", age <= settings.check_snapshot_age_s_max, text, round(age, 1))
+    age = max(ages)
+    text = f"oldest of the tasks' newest snapshots is {age:.0f} s old"
+    return Finding("snapshot_age", age <= settings.check_snapshot_age_s_max, text, round(age, 1))
+
+
+def _dead_letters(settings: Settings, registry: Registry, pipeline: str, query: Query) -> Finding:
+    count = registry.bad_records(pipeline, query.name, since=time.time() - DAY_S)
+    bound = settings.check_dead_letters_max
+    return Finding("dead_letters", count <= bound, f"{count} bad records in a day, {bound} are allowed", float(count))

@@ -1,0 +1,203 @@
+"""One driver's figures: events are counted as they happen, the rest is gathered by a thread every few seconds.
+
+They inform and decide nothing. Nothing here may hold up or end the stream: what cannot be gathered is missing, and the
+time of the last gathering tells that the rest is old.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from pipelines.engine.query_driver import BatchDone, QueryDriver
+from pipelines.engine.servers import StoreServers
+from pipelines.metrics import catalogue as names
+from pipelines.metrics.catalogue import METRICS, Metric
+from pipelines.metrics.endpoint import Endpoint
+from pipelines.settings import Settings
+from statestore.errors import RollforwardError
+
+log = structlog.get_logger()
+GATHER_EVERY_S = 5.0
+STATES = ("starting", "recovering", "running", "stopped", "failed", "fenced")
+
+
+class DriverMetrics:
+    """Figures of the pipeline `name`. `drivers` and `state` are asked anew at every gathering."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        servers: StoreServers,
+        drivers: Sequence[QueryDriver],
+        state: Callable[[], str],
+    ) -> None:
+        self._name = name
+        self._servers = servers
+        self._drivers = drivers
+        self._state = state
+        self._states_folder = settings.states
+        # A second figure for each counter, which says when it began, serves nobody here.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._metrics = {metric.name: _made(metric, self.registry) for metric in METRICS}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._gather_often, daemon=True, name="metrics")
+        self._endpoint = Endpoint(name, settings, self.registry) if settings.metrics else None
+        self._set(names.DRIVER_STARTED, time.time())
+
+    def start(self) -> int | None:
+        """Serve and gather from here on; gives the port, None when metrics are turned off or no port can be had."""
+        if self._endpoint is None:
+            return None
+        port = self._endpoint.open()
+        self._thread.start()
+        return port
+
+    def close(self, *, planned: bool) -> None:
+        """Serve no more. After a planned stop nobody is to miss the endpoint."""
+        self._ended.set()
+        if self._endpoint is not None:
+            self._endpoint.close(forget=planned)
+
+    # Events.
+
+    def batch_done(self, done: BatchDone) -> None:
+        """A batch was finished."""
+        query = done.query
+        self._counter(names.RECORDS, query).inc(done.records)
+        self._counter(names.BAD_RECORDS, query).inc(done.bad_records)
+        self._counter(names.CHANGED, query).inc(done.changed_keys)
+        self._counter(names.BATCHES, query).inc()
+        self._histogram(names.BATCH_SECONDS, query).observe(done.seconds)
+        self._histogram(names.COMMIT_SECONDS, query).observe(done.commit_seconds)
+        self._set(names.LAST_COMMIT, time.time(), query)
+        self._set(names.BATCH, done.batch, query)
+
+    def task_opened(self, opened: dict[str, Any]) -> None:
+        """A task was opened. `opened` is the recovery plan with what it took."""
+        query, way = str(opened["task"]).rpartition("-")[0], str(opened["way"])
+        self._counter(names.RECOVERIES, query, way).inc()
+        self._histogram(names.RECOVERY_SECONDS, query, way).observe(float(opened["seconds"]))
+        self._counter(names.RECOVERY_RECORDS, query).inc(int(opened["records"]))
+
+    # What is gathered.
+
+    def _gather_often(self) -> None:
+        while True:
+            try:
+                self.gather()
+            except Exception as error:
+                # The thread must outlive whatever one gathering meets.
+                log.warning("figures could not be gathered", pipeline=self._name, error=str(error)[:300])
+            if self._ended.wait(GATHER_EVERY_S):
+                return
+
+    def gather(self) -> None:
+        """Bring together what is not told by itself."""
+        state = self._state()
+        for known in STATES:
+            self._set(names.DRIVER_STATE, float(known == state), known)
+        self._set(names.DRIVER_MEMORY, _memory())
+        self._states_folder.mkdir(parents=True, exist_ok=True)
+        disk = shutil.disk_usage(self._states_folder)
+        self._set(names.DISK_FREE, disk.free)
+        self._set(names.DISK_SIZE, disk.total)
+        for driver in list(self._drivers):
+            self._query(driver)
+        self._servers_and_tasks()
+        self._set(names.GATHERED, time.time())
+
+    def _query(self, driver: QueryDriver) -> None:
+        query = driver.query.name
+        self._set(names.EPOCH, driver.epoch, query)
+        # A query that never got to a batch must show from when on it had the chance.
+        self._gauge(names.LAST_COMMIT, query)
+        try:
+            lags = driver.lags()
+        except RollforwardError as error:
+            log.warning("lag is not known", pipeline=self._name, query=query, error=str(error))
+            return
+        for partition, lag in lags.items():
+            self._set(names.LAG, lag, query, str(partition))
+
+    def _servers_and_tasks(self) -> None:
+        seen = self._servers.observe()
+        self._restart(names.SERVER_UP, names.RECOVERY_DONE, names.TASK_RUNNING)
+        for server in seen:
+            self._set(names.SERVER_UP, float(server.answers), str(server.number))
+            for figures in server.tasks:
+                self._task(figures)
+            for task, share in server.restored.items():
+                self._set(names.RECOVERY_DONE, share, task.rpartition("-")[0], task)
+
+    def _task(self, task: dict[str, Any]) -> None:
+        name = str(task["task"])
+        labels = (name.rpartition("-")[0], name)
+        self._set(names.TASK_RUNNING, float(task["state"] == "running"), *labels)
+        self._set(names.TASK_BATCH, task["batch"], *labels)
+        snapshot = task.get("snapshot") or {}
+        fields = {
+            names.STORE_KEYS: task.get("keys"),
+            names.STORE_BYTES: task.get("bytes"),
+            names.SNAPSHOT_AGE: snapshot.get("age_s"),
+            names.SNAPSHOT_SECONDS: snapshot.get("seconds"),
+            names.SNAPSHOT_BYTES: snapshot.get("referenced_bytes"),
+            names.SNAPSHOT_UPLOADED: snapshot.get("uploaded_bytes"),
+        }
+        for metric, value in fields.items():
+            if value is not None:
+                self._set(metric, float(value), *labels)
+
+    # The client's objects.
+
+    def _set(self, metric: Metric, value: float, *labels: str) -> None:
+        self._gauge(metric, *labels).set(value)
+
+    def _restart(self, *metrics: Metric) -> None:
+        """Forget what these said of servers and tasks that may be gone."""
+        for metric in metrics:
+            self._metrics[metric.name].clear()
+
+    def _gauge(self, metric: Metric, *labels: str) -> Gauge:
+        found: Gauge = self._metrics[metric.name].labels(self._name, *labels)
+        return found
+
+    def _counter(self, metric: Metric, *labels: str) -> Counter:
+        found: Counter = self._metrics[metric.name].labels(self._name, *labels)
+        return found
+
+    def _histogram(self, metric: Metric, *labels: str) -> Histogram:
+        found: Histogram = self._metrics[metric.name].labels(self._name, *labels)
+        return found
+
+
+def _made(metric: Metric, registry: CollectorRegistry) -> Any:
+    labels = ("pipeline", *metric.labels)
+    match metric.kind:
+        case "gauge":
+            return Gauge(metric.name, metric.text, labels, registry=registry)
+        case "counter":
+            return Counter(metric.name, metric.text, labels, registry=registry)
+        case "histogram":
+            return Histogram(metric.name, metric.text, labels, buckets=metric.buckets, registry=registry)
+
+
+def _memory() -> int:
+    total = 0
+    own = psutil.Process(os.getpid())
+    for process in [own, *own.children(recursive=True)]:
+        try:
+            total += process.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return total

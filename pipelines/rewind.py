@@ -1,0 +1,158 @@
+"""Bringing a query back to a batch of the past, so that it runs forward from there again.
+
+Nothing in Kafka is unmade. A new batch is committed whose version is the old one: the changelog gets the difference, the
+positions the new batch, the consumer group the offsets at which the input stood then. So a store never stands behind
+Kafka's truth, and batch numbers only grow.
+
+The result topic is left as it is. Every key that differs was changed by records behind those offsets, which the query
+reads again, so its newest result there is written again as well. Until it has, the topic is ahead of the store.
+Therefore a query is not brought back when another one reads its results, or when records to be read again are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipelines import names
+from pipelines.deploy import DeployedQuery, deployed_queries, require_unchanged
+from pipelines.past import PastVersion, past_version
+from pipelines.plan import plan_hash
+from pipelines.registry import PipelineDefinition, Registry
+from pipelines.settings import Settings
+from statestore.batches import Planned, Range
+from statestore.errors import InvalidInput, Unavailable, Unrecoverable
+from statestore.kafka import Admin
+from statestore.snapshots.service import Snapshots
+from statestore.travel.rewrite import Rewrite
+
+Progress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Rewound:
+    """`batch` is the one whose version the query has now, under the number `as_batch`; None where it was only looked at.
+
+    `offsets_again` are the source's offsets between then and what was read since. `puts` and `deletes` are keys.
+    """
+
+    query: str
+    batch: int
+    as_batch: int | None
+    offsets_again: int
+    puts: int = 0
+    deletes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def chosen(row: PipelineDefinition, query: str | None, batch: int | None) -> list[DeployedQuery]:
+    """The queries meant: one by its name, or all; a batch number means one query's. Raises `InvalidInput`."""
+    queries = deployed_queries(row)
+    found = [deployed for deployed in queries if query in (None, deployed.query.name)]
+    known = ", ".join(deployed.query.name for deployed in queries)
+    if not found:
+        raise InvalidInput("pipeline has no such query", query=query, queries=known)
+    if batch is not None and len(found) > 1:
+        raise InvalidInput("every query numbers its own batches", queries=known, hint="name one with --query")
+    return found
+
+
+def rewind(
+    deployed: DeployedQuery,
+    settings: Settings,
+    registry: Registry,
+    *,
+    batch: int | None,
+    at_ms: int | None,
+    dry_run: bool = False,
+    tell: Progress = lambda _step, _detail: None,
+) -> Rewound:
+    """Bring a stopped pipeline's query back. Raises `InvalidInput` or `OutOfReach` where that is not possible."""
+    admin = Admin(settings.kafka_config())
+    require_unchanged(deployed, admin)
+    _require_no_reader(deployed, registry)
+    with ExitStack() as stack:
+        rewrite = None
+        if not dry_run:
+            rewrite = rewrite_of(deployed, settings)
+            stack.callback(rewrite.close)
+            rewrite.take()
+        version = stack.enter_context(past_version(deployed, settings, batch=batch, at_ms=at_ms, tell=tell))
+        now = version.cut.driver.planned
+        if now is None:
+            raise InvalidInput("nothing is committed yet", query=deployed.query.name)
+        ranges = ranges_of(version, now, admin)
+        ends = {r.partition: r.end for r in ranges}
+        again = sum(r.end - ends.get(r.partition, 0) for r in now.ranges)
+        if rewrite is None:
+            version.check()
+            return Rewound(deployed.query.name, version.cut.batch, None, again)
+        # All of it is built before the tasks are owned: what cannot be had changes nothing.
+        stores = {past.spec.number: version.task(past.spec) for past in version.cut.tasks}
+        planned = Planned(now.batch + 1, plan_hash(deployed.query), ranges)
+        tell(deployed.query.name, "owning its tasks")
+        if rewrite.own({}).planned != now:
+            raise Unavailable("pipeline went on meanwhile", query=deployed.query.name, hint="stop it and try again")
+        entries = {number: store.database.scan(deployed.query.store) for number, store in stores.items()}
+        tell(deployed.query.name, "writing the difference")
+        written = rewrite.commit(entries, planned, {}, names.group(deployed.pipeline, deployed.query.name))
+        puts, deletes = sum(w.puts for w in written), sum(w.deletes for w in written)
+        return Rewound(deployed.query.name, version.cut.batch, planned.batch, again, puts, deletes)
+
+
+def rewrite_of(deployed: DeployedQuery, settings: Settings) -> Rewrite:
+    """What makes another version of the query the committed one."""
+    snapshots = settings.snapshot_config()
+    return Rewrite(
+        settings.kafka_config(),
+        names.driver_id(deployed.pipeline, deployed.query.name),
+        deployed.task_specs(settings.states),
+        plan=plan_hash(deployed.query),
+        snapshots=None if snapshots is None else Snapshots(snapshots),
+    )
+
+
+def _require_no_reader(deployed: DeployedQuery, registry: Registry) -> None:
+    readers = [
+        f"{row.name}.{other.query.name}"
+        for row in registry.pipelines()
+        for other in deployed_queries(row)
+        if other.query.source.topic == deployed.query.output_topic
+    ]
+    if readers:
+        raise InvalidInput(
+            "results would reach their readers a second time",
+            query=deployed.query.name,
+            readers=", ".join(readers),
+            hint="clone the pipeline at that batch instead",
+        )
+
+
+def ranges_of(version: PastVersion, now: Planned, admin: Admin) -> tuple[Range, ...]:
+    """Where the input goes on: all of it must still be there. Raises `InvalidInput` or `Unrecoverable`."""
+    source = version.deployed.query.source.topic
+    found = admin.describe([source]).get(source)
+    recorded = {r.topic_id for r in now.ranges}
+    if found is None or recorded != {found.topic_id}:
+        raise Unrecoverable(
+            "source topic is missing or was created again: its offsets mean other records", topic=source
+        )
+    ends = {int(partition): end for partition, end in version.cut.ends().items()}
+    begins = admin.begins(source, partitions=found.partitions)
+    gone = {p: begins[p] for p in begins if begins[p] > ends.get(p, 0)}
+    if gone:
+        partition, begin = next(iter(gone.items()))
+        raise InvalidInput(
+            "source records behind the batch were deleted, so the query could not run forward from it",
+            topic=source,
+            partition=partition,
+            wanted=ends.get(partition, 0),
+            first=begin,
+        )
+    # A partition that came later begins at 0, as it did.
+    return tuple(Range(source, found.topic_id, p, ends.get(p, 0), ends.get(p, 0)) for p in sorted(begins))
