@@ -26,7 +26,7 @@ class StoreClient:
 
     def __init__(self, address: Path | str, *, timeout_s: float | None = None) -> None:
         self._client = channel.client(address)
-        self._options = channel.options(address, timeout_s)
+        self._address, self._options = address, channel.options(address, timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +56,7 @@ class StoreClient:
     def restoring(self) -> list[dict[str, Any]]:
         """How far the tasks are that are being restored now: `RestoreMeter`'s figures, and `task`."""
         # A heartbeat asks, which must not wait for a server that hangs.
-        options = flight.FlightCallOptions(timeout=_LOOK_TIMEOUT_S)
+        options = channel.options(self._address, _LOOK_TIMEOUT_S)
         found: list[dict[str, Any]] = self._act("restoring", {}, options)["restoring"]
         return found
 

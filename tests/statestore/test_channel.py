@@ -34,6 +34,8 @@ def ping(address: str) -> dict:
 
 def test_who_has_token_and_authority_is_served(address: str) -> None:
     assert ping(address)["pid"] > 0
+    with StoreClient(address) as client:
+        assert client.restoring() == []
 
 
 def test_another_token_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
