@@ -52,6 +52,7 @@ class Totals:
 
     records: int = 0
     bad_records: int = 0
+    late_records: int = 0
     batches: int = 0
 
 
@@ -246,6 +247,7 @@ class PipelineDriver:
     def _done(self, done: BatchDone) -> None:
         self.totals.records += done.records
         self.totals.bad_records += done.bad_records
+        self.totals.late_records += done.late_records
         self.totals.batches += 1
         self._metrics.batch_done(done)
         row = BatchRow(pipeline=self.name, finished_at=time.time(), **vars(done))
@@ -301,6 +303,7 @@ def run_pipeline(name: str, settings: Settings, *, until_end: bool) -> dict[str,
         "pipeline": name,
         "records": totals.records,
         "bad_records": totals.bad_records,
+        "late_records": totals.late_records,
         "seconds": round(seconds, 3),
         "records_per_s": round(totals.records / seconds, 1),
         "batches": totals.batches,

@@ -73,10 +73,19 @@ class Planned:
 
 
 @dataclass(frozen=True)
+class Order:
+    """How far a task's stream time has come, in ms, -1 before its first record, and how many came too late so far."""
+
+    stream_time_ms: int = -1
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
 class Position:
     """The newest batch that a task has committed. `stores` gives each changelog's next offset after it.
 
     `ends` says where the input stood: source partition (as text) and the offset after the batch's last record of it.
+    `order` is there for tasks that take their records one after the other.
     """
 
     batch: int
@@ -84,6 +93,7 @@ class Position:
     plan: str
     stores: dict[str, ChangelogPosition] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
+    order: Order | None = None
 
 
 @dataclass(frozen=True)
@@ -110,8 +120,8 @@ class DriverLog:
 
 
 def encode(value: object) -> bytes:
-    """A dataclass of this file as a record's value."""
-    fields = asdict(value)  # type: ignore[call-overload]
+    """A dataclass of this file as a record's value; what is None is left out, as it was before there was any."""
+    fields = {name: found for name, found in asdict(value).items() if found is not None}  # type: ignore[call-overload]
     return json.dumps({"version": VERSION, **fields}, separators=(",", ":")).encode()
 
 
@@ -158,7 +168,8 @@ class BatchesLog:
     def _position(self, record: Record) -> Position:
         fields = _fields(record, self.topic)
         stores = {name: ChangelogPosition(**at) for name, at in fields.pop("stores").items()}
-        return Position(**fields, stores=stores)
+        order = fields.pop("order", None)
+        return Position(**fields, stores=stores, order=None if order is None else Order(**order))
 
     def is_marked(self, key: bytes) -> bool | None:
         """Whether the driver's partition has a record of this key, in open transactions too; None if it is empty.

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from statestore import channel, wire
+from statestore.batches import Order
 from statestore.config import TaskSpec
 from statestore.staging import SCHEMA
 
@@ -72,9 +73,9 @@ class StoreClient:
         """Open a stream that answers keys with committed states."""
         return Reading(self._client, self._options, task, batch)
 
-    def write(self, task: str, *, batch: int, attempt: int, token: int) -> Writing:
-        """Open a stream that stages rows."""
-        return Writing(self._client, self._options, task, batch=batch, attempt=attempt, token=token)
+    def write(self, task: str, *, batch: int, attempt: int, token: int, order: Order | None = None) -> Writing:
+        """Open a stream that stages rows. `order` is the stream time after them and how many records came too late."""
+        return Writing(self._client, self._options, task, batch=batch, attempt=attempt, token=token, order=order)
 
     def entries(self, task: str, **command: Any) -> Iterator[pa.RecordBatch]:
         """Entries of the task's store as batches of key and stored value."""
@@ -87,9 +88,10 @@ class StoreClient:
 
 
 class Reading:
-    """One READ stream of one task."""
+    """One READ stream of one task. `stream_time_ms` is that of the version of the newest answer."""
 
     def __init__(self, client: Any, options: Any, task: str, batch: int) -> None:
+        self.stream_time_ms = -1
         command = wire.dumps(op="read", task=task, batch=batch)
         try:
             self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
@@ -105,7 +107,9 @@ class Reading:
             answer = self._reader.read_chunk()
         except (flight.FlightError, pa.ArrowException) as error:
             raise wire.from_flight(error) from error
-        return answer.data.column(0), wire.loads(answer.app_metadata)["token"]
+        version = wire.loads(answer.app_metadata)
+        self.stream_time_ms = version["stream_time_ms"]
+        return answer.data.column(0), version["token"]
 
     def close(self) -> None:
         """End the stream."""
@@ -118,8 +122,11 @@ class Reading:
 class Writing:
     """One WRITE stream of one task. Nothing counts until `close` has returned."""
 
-    def __init__(self, client: Any, options: Any, task: str, *, batch: int, attempt: int, token: int) -> None:
-        command = wire.dumps(op="write", task=task, batch=batch, attempt=attempt, token=token)
+    def __init__(
+        self, client: Any, options: Any, task: str, *, batch: int, attempt: int, token: int, order: Order | None = None
+    ) -> None:
+        said = None if order is None else (order.stream_time_ms, order.dropped)
+        command = wire.dumps(op="write", task=task, batch=batch, attempt=attempt, token=token, order=said)
         try:
             self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(SCHEMA)

@@ -45,11 +45,15 @@ class RocksConfig:
 
 @dataclass(frozen=True)
 class StoreSpec:
-    """One store of a task: its name and its changelog topic with the topic id recorded at deploy."""
+    """One store of a task: its name and its changelog topic with the topic id recorded at deploy.
+
+    A windowed store has a retention: how long after a window's start, in stream time, the window can be read.
+    """
 
     name: str
     changelog_topic: str
     changelog_topic_id: str
+    retention_ms: int | None = None
 
 
 @dataclass(frozen=True)

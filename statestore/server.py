@@ -26,6 +26,7 @@ import pyarrow.flight as flight
 import structlog
 
 from statestore import channel, logs, wire
+from statestore.batches import Order
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig, TaskSpec
 from statestore.errors import Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
 from statestore.failpoints import reach
@@ -109,15 +110,18 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
                 chunk = reader.read_chunk()
             except StopIteration:
                 return
-            states, token = task.read(chunk.data.column(0))
+            states, token, stream_time_ms = task.read(chunk.data.column(0))
             answer = pa.record_batch([pa.array(states, pa.binary())], schema=STATES)
-            writer.write_with_metadata(answer, wire.dumps(token=token))
+            writer.write_with_metadata(answer, wire.dumps(token=token, stream_time_ms=stream_time_ms))
 
     def _write(self, task: Task, command: dict[str, Any], reader: Any, writer: Any) -> None:
         if command["batch"] <= task.committed_batch:
             writer.write_metadata(wire.dumps(already=True, rows=0))
             return
-        staged = task.begin_stage(batch=command["batch"], attempt=command["attempt"], token=command["token"])
+        order = None if command["order"] is None else Order(*command["order"])
+        staged = task.begin_stage(
+            batch=command["batch"], attempt=command["attempt"], token=command["token"], order=order
+        )
         while True:
             try:
                 chunk = reader.read_chunk()
@@ -195,13 +199,12 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
     def _entries(self, task: Task, command: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         isolation = Isolation(command["isolation"])
         lower, upper = _unhex(command.get("lower")), _unhex(command.get("upper"))
-        space = task.spec.store.name
         if command.get("key") is not None:
             key = bytes.fromhex(command["key"])
-            value = task.store.get(space, key, isolation)
+            value = task.entry(key, isolation)
             entries = iter([] if value is None else [(key, value)])
         else:
-            entries = task.store.scan(space, lower=lower, upper=upper, isolation=isolation)
+            entries = task.entries(lower, upper, isolation)
         yield from entry_batches(entries)
 
     def close_tasks(self) -> None:

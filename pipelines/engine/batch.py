@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import Accumulator
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
 from pipelines.engine.decode import Count, Reasons, arrow_type, decoded_ddl, decoder
@@ -19,11 +19,12 @@ from pipelines.plan import Query
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task's staged attempt: what the driver may commit."""
+    """One task's staged attempt: what the driver may commit. `dropped` counts windows that records came too late for."""
 
     task: int
     attempt: int
     rows: int
+    dropped: int
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,6 @@ class Counts:
         self.records.add(records)
         self.bad.add(bad)
         self.read_bytes.add(read_bytes)
-
-    def staged(self, rows: list[Row]) -> StagedBatch:
-        """The result of a job, from its rows of `RESULT_DDL`."""
-        results = tuple(TaskResult(row.task, row.attempt, row.rows) for row in rows)
-        return StagedBatch(self.records.value, self.bad.value, results, self.read_bytes.value)
 
 
 class BatchJob:
@@ -82,7 +78,7 @@ class BatchJob:
         """The whole batch as one frame: decode, aggregate and shuffle, READ, merge, WRITE. Nothing runs yet."""
         # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.
         records.sparkSession.conf.set("spark.sql.shuffle.partitions", self.query.tasks)
-        decode = decoder(self.query.source, _plain_columns(self.query), count, refused)
+        decode = decoder(self.query.source, plain_columns(self.query), count, refused)
         decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, decoded_ddl(self.query.source))
         grouped = self._grouped(decoded)
         old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in self._sql.parts)
@@ -97,9 +93,8 @@ class BatchJob:
         context = records.sparkSession.sparkContext
         counts = Counts(*(context.accumulator(0) for _ in range(3)))
         names = [part.name for part in self._sql.parts]
-        read, write = reader(exchange, names, self.types), writer(exchange, self.types)
-        rows = self.frame(records, count=counts.add, read=read, write=write, refused=refused).collect()
-        return counts.staged(rows)
+        read, write = reader(exchange, names, self.types), writer(exchange, names, self.types)
+        return staged(self.frame(records, count=counts.add, read=read, write=write, refused=refused), counts)
 
     def try_out(self, records: DataFrame, exchange: Exchange, refused: Reasons) -> None:
         """Compute everything and stage nothing. Raises what Spark raises."""
@@ -117,7 +112,13 @@ def drained(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from ()
 
 
-def _plain_columns(query: Query) -> tuple[str, ...] | None:
+def staged(frame: DataFrame, counts: Counts) -> StagedBatch:
+    """Run the job whose last step is WRITE."""
+    results = tuple(TaskResult(row.task, row.attempt, row.rows, row.dropped) for row in frame.collect())
+    return StagedBatch(counts.records.value, counts.bad.value, results, counts.read_bytes.value)
+
+
+def plain_columns(query: Query) -> tuple[str, ...] | None:
     """The group keys' columns if every key is a plain column; None if a null key can come from anything else."""
     names = {f"`{column.name}`": column.name for column in query.source.columns}
     names |= {column.name: column.name for column in query.source.columns}

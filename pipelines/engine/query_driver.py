@@ -27,12 +27,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines.deploy import DeployedQuery
-from pipelines.engine.batch import BatchJob, StagedBatch
+from pipelines.engine.batch import StagedBatch
 from pipelines.engine.exchange import Exchange
 from pipelines.engine.isolate import by_place, cause_of, data_error, find_refused
+from pipelines.engine.jobs import Job, job_of
 from pipelines.engine.journal import Journal
 from pipelines.engine.pace import Bounds, Pace, shares
-from pipelines.engine.projection import ProjectionJob, job_of
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.source import SourceTopic, without_lost
 from pipelines.plan import Query, query_from_json
@@ -53,12 +53,13 @@ class _BatchAborted(Exception):
 
 @dataclass(frozen=True)
 class BatchDone:
-    """Figures of one finished batch."""
+    """Figures of one finished batch. `late_records` counts records once for each window that they came too late for."""
 
     query: str
     batch: int
     records: int
     bad_records: int
+    late_records: int
     changed_keys: int
     seconds: float
     commit_seconds: float
@@ -90,7 +91,7 @@ class QueryDriver:
         self._session: SparkSession | None = None
         self._on_done = on_done
         self._journal = Journal(deployed, self._kafka, attempts=settings.batch_attempts)
-        self._jobs: dict[str, BatchJob | ProjectionJob] = {}
+        self._jobs: dict[str, Job] = {}
         self._batch = -1
         self._ends: dict[int, int] = {}
         self._lost: tuple[Range, ...] = ()
@@ -234,7 +235,7 @@ class QueryDriver:
         reach("driver.refused")
         return planned
 
-    def _job(self, query: Query, planned: Planned) -> BatchJob | ProjectionJob:
+    def _job(self, query: Query, planned: Planned) -> Job:
         job = self._jobs.get(planned.plan)
         if job is None:
             job = self._jobs[planned.plan] = job_of(query)
@@ -298,6 +299,7 @@ class QueryDriver:
             batch=planned.batch,
             records=staged.records,
             bad_records=staged.bad_records,
+            late_records=sum(result.dropped for result in staged.results),
             changed_keys=sum(result.rows for result in staged.results) - staged.bad_records,
             seconds=seconds,
             commit_seconds=commit_seconds,

@@ -46,6 +46,8 @@ def _conf(settings: Settings, work: Path) -> dict[str, str]:
         "spark.log.level": "ERROR",
         # Division by zero and bad casts give NULL, as in ksqlDB; integers cast to big-endian bytes.
         "spark.sql.ansi.enabled": "false",
+        # A map that is given a key twice keeps the last value, as in ksqlDB.
+        "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
         # A coalesced shuffle would send a key's rows to another task than the hash says.
         "spark.sql.adaptive.enabled": "false",
         # Batches are read by the same reader as streams, which is the newer one and reads the wanted columns alone.
