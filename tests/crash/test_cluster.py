@@ -170,8 +170,8 @@ def test_tasks_of_a_lost_server_move_and_nothing_is_lost(settings: Settings, fee
         sleeper.send_signal(signal.SIGCONT)
 
         # A worker of Spark dies with its executor: the batch runs again on the other one.
-        workers = [p for p in cluster.processes.running if "worker.Worker" in " ".join(psutil.Process(p.pid).cmdline())]
-        for process in [*psutil.Process(workers[0].pid).children(recursive=True), psutil.Process(workers[0].pid)]:
+        worker = next(p for p in cluster.processes.running if any("worker.Worker" in word for word in p.args))
+        for process in [*psutil.Process(worker.pid).children(recursive=True), psutil.Process(worker.pid)]:
             process.kill()
         feed.send(2_000)
         pipeline.await_("input is processed on one worker", pipeline.caught_up(feed.sent))
