@@ -62,6 +62,7 @@ class BatchRow(Base):
     batch: Mapped[int] = mapped_column(BigInteger)
     records: Mapped[int] = mapped_column(BigInteger)
     bad_records: Mapped[int] = mapped_column(BigInteger)
+    late_records: Mapped[int] = mapped_column(BigInteger, default=0)
     changed_keys: Mapped[int] = mapped_column(BigInteger)
     seconds: Mapped[float] = mapped_column(Float)
     commit_seconds: Mapped[float] = mapped_column(Float)

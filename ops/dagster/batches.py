@@ -105,6 +105,7 @@ def _events(row: BatchRow, keys: Mapping[str, PipelineKeys]) -> Iterable[dg.Asse
             **identity,
             "records": row.records,
             "bad records": row.bad_records,
+            "late records": row.late_records,
             "changed keys": row.changed_keys,
             "seconds": round(row.seconds, 3),
             "commit seconds": round(row.commit_seconds, 3),
