@@ -9,7 +9,8 @@ READY := $(VENV)/.ready
 CODE := statestore pipelines ops infra tests docs/examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test crash bench bench-recovery bench-stores lint types screenshots lock clean
+.PHONY: help setup demo test crash crash-matrix crash-cluster bench bench-recovery bench-stores game-day monitoring \
+	lint types screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +36,13 @@ test: setup ## run the tests (slow ones: make crash, make bench)
 	@$(BIN)/python -m pytest $(TESTS)
 
 crash: setup ## kill the job at every step of the protocol and at random moments
-	@$(BIN)/python -m pytest tests/crash -m "slow or not slow" $(TESTS)
+	@$(BIN)/python -m pytest tests/crash tests/ops/test_dagster_killed.py -m "slow or not slow" $(TESTS)
+
+crash-matrix: setup ## every fault against a running pipeline, compared with the model (MATRIX="--seed 7 --only kill-driver --minutes 30")
+	@$(BIN)/python -m tests.crash.matrix $(MATRIX)
+
+crash-cluster: setup ## kill servers and workers of a Spark standalone cluster with store servers over TLS
+	@$(BIN)/python -m pytest tests/crash/test_cluster.py -m slow $(TESTS)
 
 bench: setup ## measure throughput; the figures go to a JSON file
 	@$(BIN)/python -m tests.benchmarks $(BENCH)
@@ -45,6 +52,12 @@ bench-stores: setup ## measure every mechanism of the stores against plain rocks
 
 bench-recovery: setup ## measure how long an empty disk takes to come back (BENCH="--keys 10000000")
 	@$(BIN)/python -m tests.benchmarks.recovery $(BENCH)
+
+game-day: setup ## half an hour of faults with nobody touching it; GAME_DAY="--minutes 5 --seed 7"
+	@$(BIN)/python -m tests.game_day $(GAME_DAY)
+
+monitoring: setup ## fetch Prometheus and Alertmanager for this user, without root
+	@$(BIN)/python -m infra.tools
 
 lint: setup ## check style, format and the direction of imports
 	@$(BIN)/ruff check $(CODE)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from infra.errors import InfraError
 from infra.files import FileLock
+from infra.jars import default_cache
 
 PROMETHEUS, ALERTMANAGER, PROMTOOL = "prometheus", "prometheus-alertmanager", "promtool"
 # The packages and the programs that each brings.
@@ -117,3 +118,7 @@ def templates(cache: Path) -> Path:
 
 def _folder(cache: Path, package: str) -> Path:
     return cache / "tools" / package
+
+
+if __name__ == "__main__":
+    fetch(default_cache(), lambda step, detail: print(f"{step}: {detail}"))

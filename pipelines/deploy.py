@@ -44,9 +44,9 @@ class DeployedQuery:
 
     def task_specs(self, states: Path) -> list[TaskSpec]:
         """Its tasks, by number."""
-        store = StoreSpec(
-            self.query.store, names.changelog_topic(self.pipeline, self.query.store), self.changelog_topic_id
-        )
+        changelog, window = names.changelog_topic(self.pipeline, self.query.store), self.query.window
+        retention_ms = None if window is None else window.retention_ms
+        store = StoreSpec(self.query.store, changelog, self.changelog_topic_id, retention_ms)
         return [
             TaskSpec(
                 pipeline=self.pipeline,
@@ -72,7 +72,12 @@ def deployed_queries(row: PipelineDefinition) -> list[DeployedQuery]:
 
 
 class KafkaWorld:
-    """What definitions need in Kafka: looked for and made by the settings' clients."""
+    """What definitions need in Kafka: looked for and made by the settings' clients.
+
+    A running query is not replaced: the new one would have to go on from the old one's place and state.
+    """
+
+    replaces_queries = False
 
     def __init__(self, settings: Settings) -> None:
         self.default_tasks = settings.tasks

@@ -141,4 +141,4 @@ class PastReader(StoreReader):
 
     def _entries(self, spec: TaskSpec, isolation: Isolation, **bounds: str | None) -> Iterator[pa.RecordBatch]:
         """Whatever the isolation: the past is committed."""
-        yield from entries_of(self._version.task(spec), spec.store.name, **bounds)
+        yield from entries_of(self._version.task(spec), spec.store, **bounds)

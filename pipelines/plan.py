@@ -32,12 +32,25 @@ class Column:
 
 @dataclass(frozen=True)
 class Source:
-    """A Kafka topic read as a stream of rows."""
+    """A Kafka topic read as rows.
+
+    Formats are `json`, `delimited`, `kafka` and for keys `none`; a delimiter is one character. A value of one column
+    that is not `wrapped` is the value itself instead of an object. `timestamp` names the column that is ROWTIME
+    (BIGINT, TIMESTAMP, or a string as `timestamp_format` says) in place of the record's own time. With `places` rows
+    have the record's partition and offset as ROWPARTITION and ROWOFFSET.
+    """
 
     name: str
     topic: str
     value_format: str
     columns: tuple[Column, ...]
+    key_format: str = "kafka"
+    key_delimiter: str = ","
+    value_delimiter: str = ","
+    wrapped: bool = True
+    timestamp: str | None = None
+    timestamp_format: str | None = None
+    places: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,23 +64,36 @@ class GroupKey:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate call. `function` is one of count_all, count, sum, min, max, avg; `name` is `A0`, `A1`, …
+    """One aggregate call. `function` is one of count_all, count, sum, min, max, avg, or of `ORDERED`; `name` is `A0`, …
 
-    `type` is the Spark SQL type of what is accumulated: the result's type, and for avg that of the sum.
+    `type` is the type of what is accumulated: the result's type, for avg that of the sum, and that of the argument for
+    those of `ORDERED`. `most` bounds how many values are kept; `nulls` counts null as a value.
     """
 
     name: str
     function: str
     argument: str | None
     type: str
+    most: int | None = None
+    nulls: bool = False
+
+
+# Aggregates that have to see their rows one after the other; the second kind keeps values, in a list.
+LATEST, EARLIEST, DEVIATION, VARIANCE = "latest_by_offset", "earliest_by_offset", "stddev_sample", "stddev_samp"
+LISTS = ("collect_list", "collect_set", "count_distinct", "earliest_n", "latest_n", "topk", "topkdistinct", "histogram")
+ORDERED = frozenset((LATEST, EARLIEST, DEVIATION, VARIANCE, *LISTS))
 
 
 @dataclass(frozen=True)
 class Output:
-    """One column of the result's value: `expression` over group keys' names and aggregates' names."""
+    """One column of the result's value: `expression` over group keys' names and aggregates' names.
+
+    `type` is given where a format has to know it: `double` in the KAFKA format.
+    """
 
     name: str
     expression: str
+    type: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,8 +126,10 @@ class Query:
 
     `emission` is `commit` (one result per changed key and batch) or `every-record` (one per input record).
 
-    `key_format` is `kafka` (one group key: UTF-8, or 4- or 8-byte big-endian integer) or `json` (an object of the
-    group keys). `having` is over group keys' names and aggregates' names. `tasks` is the number of state partitions.
+    `key_format` is `kafka` (one group key: UTF-8, or 4- or 8-byte big-endian integer), `json` (the one group key, or an
+    object of them), `delimited` or `none`. A stateless query with `changelog` reads a table: a row that `where` does not
+    let through is a tombstone, as a tombstone is. `timestamp` is an expression for the results' time in place of the
+    row's. `having` is over group keys' names and aggregates' names. `tasks` is the number of state partitions.
     """
 
     name: str
@@ -118,11 +146,23 @@ class Query:
     tasks: int
     window: Window | None = None
     emission: str = ON_COMMIT
+    value_format: str = "json"
+    key_delimiter: str = ","
+    value_delimiter: str = ","
+    wrapped: bool = True
+    changelog: bool = False
+    timestamp: str | None = None
 
     @property
     def stateless(self) -> bool:
         """Whether every result comes from one row alone."""
         return not self.aggregates
+
+    @property
+    def in_record_order(self) -> bool:
+        """Whether rows are taken one after the other: windows need stream time at each, every-record results too."""
+        one_by_one = self.window is not None or self.emission == EVERY_RECORD
+        return not self.stateless and (one_by_one or any(a.function in ORDERED for a in self.aggregates))
 
     @property
     def store(self) -> str:
@@ -131,12 +171,33 @@ class Query:
 
 
 # Fields that came later: a plan that does not use them keeps the text, and so the hash, that it had before.
-_LATER = {field.name: field.default for field in fields(Query) if field.name in ("window", "emission")}
+_LATER_QUERY = (
+    "window",
+    "emission",
+    "value_format",
+    "key_delimiter",
+    "value_delimiter",
+    "wrapped",
+    "changelog",
+    "timestamp",
+)
+_LATER_AGGREGATE = ("most", "nulls")
+_LATER_SOURCE = ("key_format", "key_delimiter", "value_delimiter", "wrapped", "timestamp", "timestamp_format", "places")
+
+
+def _used(values: dict[str, Any], kind: type[Query | Source | Aggregate], later: tuple[str, ...]) -> dict[str, Any]:
+    defaults = {field.name: field.default for field in fields(kind)}
+    return {name: value for name, value in values.items() if name not in later or value != defaults[name]}
 
 
 def query_to_json(query: Query) -> str:
     """The canonical text of a plan: equal plans have equal texts."""
-    used = {name: value for name, value in asdict(query).items() if name not in _LATER or value != _LATER[name]}
+    used = _used(asdict(query), Query, _LATER_QUERY)
+    used["outputs"] = [
+        {name: value for name, value in output.items() if value or name != "type"} for output in used["outputs"]
+    ]
+    used["source"] = _used(used["source"], Source, _LATER_SOURCE)
+    used["aggregates"] = [_used(aggregate, Aggregate, _LATER_AGGREGATE) for aggregate in used["aggregates"]]
     return json.dumps({"version": PLAN_VERSION, **used}, sort_keys=True, separators=(",", ":"))
 
 

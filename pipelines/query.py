@@ -6,35 +6,46 @@ the committed position; otherwise the reader is told to recover first.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.engine.decode import arrow_type
-from pipelines.engine.merge import state_parts
+from pipelines.engine.merge import WINDOW_BOUNDS, state_parts
 from pipelines.engine.statecodec import StateCodec
-from pipelines.plan import Aggregate, GroupKey, Query
+from pipelines.engine.values import key_reader
+from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, Column, GroupKey, Query, Source
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
+from statestore.channel import may_listen
 from statestore.client import StoreClient
-from statestore.config import RocksConfig, TaskSpec
+from statestore.config import RocksConfig, StoreSpec, TaskSpec
 from statestore.errors import InvalidInput, Unavailable
 from statestore.kafka import Reader
+from statestore.layouts import window
+from statestore.layouts.bounds import within
 from statestore.partitioner import task_of
+from statestore.placement import Placement
 from statestore.server import entry_batches
 from statestore.store import Isolation
 from statestore.version import TaskDatabase
+from statestore.windows import MAX_TIME_MS, window_end
 
 
 @dataclass(frozen=True)
 class Row:
-    """One entry of a store: the group keys, the aggregates, and the time of its newest record in ms."""
+    """One entry of a store: the group keys, the aggregates, and the time of its newest record in ms.
+
+    In a windowed store the window's bounds are among the keys.
+    """
 
     key: dict[str, Any]
     value: dict[str, Any]
@@ -79,7 +90,17 @@ def encode_key(query: Query, text: str) -> bytes:
         fields = {key.name: value for key, value in zip(query.group_by, values, strict=True)}
     named = {str(name).upper(): value for name, value in fields.items()}
     ordered = {key.name: named.get(key.name.upper()) for key in query.group_by}
+    if query.key_format == "delimited":
+        return _delimited(list(ordered.values()), query.key_delimiter)
+    if len(ordered) == 1:
+        return json.dumps(next(iter(ordered.values())), ensure_ascii=False).encode()
     return json.dumps(ordered, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _delimited(values: list[Any], delimiter: str) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator="").writerow(values)
+    return text.getvalue().encode()
 
 
 def _encode_plain(key: GroupKey, text: str) -> bytes:
@@ -92,13 +113,15 @@ def _encode_plain(key: GroupKey, text: str) -> bytes:
 
 
 def decode_key(query: Query, raw: bytes) -> dict[str, Any]:
-    """The group keys of a key's bytes."""
-    if query.key_format == "json":
-        fields: dict[str, Any] = json.loads(raw)
-        return fields
-    key = query.group_by[0]
-    value: Any = raw.decode() if key.type == "string" else int.from_bytes(raw, "big", signed=True)
-    return {key.name: value}
+    """The group keys of a stored key's bytes, and the bounds of its window."""
+    if query.window is not None:
+        raw, start_ms, _ = window.unpack(raw)
+        bounds = zip(WINDOW_BOUNDS, (start_ms, window_end(start_ms, query.window.size_ms)), strict=True)
+        return decode_key(replace(query, window=None), raw) | dict(bounds)
+    columns = tuple(Column(key.name, key.name, key.type, key=True) for key in query.group_by)
+    source = Source(query.name, "", "json", columns, query.key_format, query.key_delimiter)
+    values = key_reader(source, columns)(raw)
+    return {column.name: value for column, value in zip(columns, values, strict=True)}
 
 
 class StoreReader:
@@ -113,17 +136,33 @@ class StoreReader:
         self._codec = StateCodec([arrow_type(part.type) for part in self._parts])
 
     def get(self, key: bytes, isolation: Isolation) -> Iterator[Row]:
-        """The entry of one key, if there is one."""
-        task = task_of(key, self._query.tasks)
-        for chunk in self._entries(self._specs[task], isolation, key=key.hex()):
+        """The entry of one key, if there is one; with windows, one for each that is kept."""
+        spec = self._specs[task_of(key, self._query.tasks)]
+        if self._query.window is not None:
+            yield from self._between(spec, key, key, isolation)
+            return
+        for chunk in self._entries(spec, isolation, key=key.hex()):
             yield from self._rows(chunk)
 
     def scan(self, lower: bytes | None, upper: bytes | None, isolation: Isolation) -> Iterator[Row]:
         """Entries between two keys, both included, task by task; in key order within a task."""
-        bounds = {name: None if at is None else at.hex() for name, at in (("lower", lower), ("upper", upper))}
         for spec in self._specs:
-            for chunk in self._entries(spec, isolation, **bounds):
-                yield from self._rows(chunk)
+            yield from self._between(spec, lower, upper, isolation)
+
+    def _between(self, spec: TaskSpec, lower: bytes | None, upper: bytes | None, isolation: Isolation) -> Iterator[Row]:
+        low, high = lower, upper
+        if self._query.window is not None:
+            low, high = window.range_bounds(lower, upper, MAX_TIME_MS)
+        bounds = {name: None if at is None else at.hex() for name, at in (("lower", low), ("upper", high))}
+        for chunk in self._entries(spec, isolation, **bounds):
+            yield from self._rows(self._of_keys(chunk, lower, upper))
+
+    def _of_keys(self, chunk: pa.RecordBatch, lower: bytes | None, upper: bytes | None) -> pa.RecordBatch:
+        """Without the entries of other keys that lie between the stored keys of a window's range."""
+        if self._query.window is None:
+            return chunk
+        keys = [window.unpack(stored)[0] for stored in chunk.column(0).to_pylist()]
+        return chunk.filter(pa.array([within(key, lower, upper) for key in keys], pa.bool_()))
 
     def _entries(self, spec: TaskSpec, isolation: Isolation, **bounds: str | None) -> Iterator[pa.RecordBatch]:
         socket = self._socket(spec.name)
@@ -138,7 +177,7 @@ class StoreReader:
         if driver is None:
             return None
         for server in driver.servers:
-            if task in server["tasks"] and Path(server["socket"]).exists():
+            if task in server["tasks"] and may_listen(server["socket"]):
                 return str(server["socket"])
         return None
 
@@ -156,7 +195,8 @@ class StoreReader:
             checkpoint = database.checkpoint()
             if checkpoint is None or checkpoint.batch != position.batch:
                 raise Unavailable("store is behind its committed position", task=spec.name, hint=hint)
-            yield from entries_of(database, spec.store.name, **bounds)
+            now = -1 if position.order is None else position.order.stream_time_ms
+            yield from entries_of(database, spec.store, now, **bounds)
         finally:
             database.close()
 
@@ -170,16 +210,24 @@ class StoreReader:
 
 
 def entries_of(
-    database: TaskDatabase, store: str, *, key: str | None = None, lower: str | None = None, upper: str | None = None
+    database: TaskDatabase,
+    store: StoreSpec,
+    stream_time_ms: int = -1,
+    /,
+    *,
+    key: str | None = None,
+    lower: str | None = None,
+    upper: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The entry of a key, or those between two keys, both included; keys in hexadecimal."""
+    """The entry of a stored key, or those between two, both included, in retention by then; keys in hexadecimal."""
+    placement = Placement(store)
     if key is not None:
         wanted = bytes.fromhex(key)
-        value = database.database.get(store, wanted)
+        (value,) = placement.get_many(database.database, [wanted])
         yield from entry_batches(iter([] if value is None else [(wanted, value)]))
         return
     low, high = (None if bound is None else bytes.fromhex(bound) for bound in (lower, upper))
-    yield from entry_batches(database.database.scan(store, lower=low, upper=high))
+    yield from entry_batches(placement.scan(database.database, lower=low, upper=high, stream_time_ms=stream_time_ms))
 
 
 def column_of(aggregate: Aggregate, query: Query) -> str:
@@ -191,7 +239,24 @@ def column_of(aggregate: Aggregate, query: Query) -> str:
 
 
 def _aggregate_value(aggregate: Aggregate, states: dict[str, list[Any]], row: int) -> Any:
-    if aggregate.function != "avg":
-        return states[aggregate.name][row]
-    count = states[f"{aggregate.name}_count"][row]
-    return states[f"{aggregate.name}_sum"][row] / count if count else None
+    """The aggregate's value from its parts, as `MergeSql` computes it."""
+    name, function = aggregate.name, aggregate.function
+    if function == "avg":
+        count = states[f"{name}_count"][row]
+        return states[f"{name}_sum"][row] / count if count else 0.0
+    if function in (DEVIATION, VARIANCE):
+        count = states[f"{name}_count"][row] or 0
+        spread = states[f"{name}_squares"][row] / (count - 1) if count > 1 else 0.0
+        return math.sqrt(spread) if function == DEVIATION else spread
+    found = states[name][row]
+    if function in LISTS:
+        return _kept(function, found)
+    return 0 if found is None and function == "sum" else found
+
+
+def _kept(function: str, state: str | None) -> Any:
+    """What a list's state holds: the values, their number, or how often each occurs."""
+    kept = json.loads(state or ("{}" if function == "histogram" else "[]"))
+    if function == "histogram":
+        return kept
+    return len(kept) if function == "count_distinct" else [json.loads(value) for value in kept]

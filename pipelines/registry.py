@@ -62,6 +62,7 @@ class BatchRow(Base):
     batch: Mapped[int] = mapped_column(BigInteger)
     records: Mapped[int] = mapped_column(BigInteger)
     bad_records: Mapped[int] = mapped_column(BigInteger)
+    late_records: Mapped[int] = mapped_column(BigInteger, default=0)
     changed_keys: Mapped[int] = mapped_column(BigInteger)
     seconds: Mapped[float] = mapped_column(Float)
     commit_seconds: Mapped[float] = mapped_column(Float)
@@ -195,6 +196,12 @@ class Registry:
             wanted = wanted.where(BatchRow.pipeline == pipeline)
         with self._session() as session:
             return list(session.scalars(wanted.order_by(BatchRow.id).limit(limit)))
+
+    def batch_before(self, row: BatchRow) -> BatchRow | None:
+        """The batch that the same query finished before, if it is kept."""
+        mine = (BatchRow.pipeline == row.pipeline, BatchRow.query == row.query, BatchRow.id < row.id)
+        with self._session() as session:
+            return session.scalars(select(BatchRow).where(*mine).order_by(BatchRow.id.desc()).limit(1)).first()
 
     def records(self, pipeline: str) -> int:
         """Records in the batches that are kept, over all queries."""

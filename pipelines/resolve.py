@@ -38,8 +38,16 @@ def resolved_as(query: Query, deployed: Query) -> Query:
 
 
 def result_settings(query: Query, admin: Admin) -> dict[str, str]:
-    """Topic settings of the result: a table keeps the newest value of a key, a stream all for as long as its source."""
-    if not query.stateless:
-        return {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+    """Topic settings of the result: a table keeps the newest value of a key, a stream all for as long as its source.
+
+    A windowed table does both, since its keys never end, and keeps a window at least as long as its store does.
+    """
+    settings = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+    if query.window is None and (not query.stateless or query.changelog):
+        return settings
     retention = admin.configs(query.source.topic).get("retention.ms", "-1")
-    return {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "retention.ms": retention}
+    if query.window is None:
+        return {**settings, "cleanup.policy": "delete", "retention.ms": retention}
+    if int(retention) >= 0:
+        retention = str(max(int(retention), query.window.retention_ms))
+    return {**settings, "cleanup.policy": "compact,delete", "retention.ms": retention}

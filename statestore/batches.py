@@ -49,16 +49,35 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """One source record of a batch that goes to the dead letters, because the query cannot be computed with it."""
+
+    partition: int
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Planned:
     """A batch with its fixed input. `plan` is the hash of the plan that it runs under.
 
-    `lost` are source records that were deleted before they were read, and that an operator has given up.
+    `lost` are source records that were deleted before they were read, and that an operator has given up. `refused` are
+    in the plan because a batch that runs again must leave out the same records.
     """
 
     batch: int
     plan: str
     ranges: tuple[Range, ...]
     lost: tuple[Range, ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+
+@dataclass(frozen=True)
+class Order:
+    """How far a task's stream time has come, in ms, -1 before its first record, and how many came too late so far."""
+
+    stream_time_ms: int = -1
+    dropped: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,6 +85,7 @@ class Position:
     """The newest batch that a task has committed. `stores` gives each changelog's next offset after it.
 
     `ends` says where the input stood: source partition (as text) and the offset after the batch's last record of it.
+    `order` is there for tasks that take their records one after the other.
     """
 
     batch: int
@@ -73,6 +93,7 @@ class Position:
     plan: str
     stores: dict[str, ChangelogPosition] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
+    order: Order | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +120,8 @@ class DriverLog:
 
 
 def encode(value: object) -> bytes:
-    """A dataclass of this file as a record's value."""
-    fields = asdict(value)  # type: ignore[call-overload]
+    """A dataclass of this file as a record's value; what is None is left out, as it was before there was any."""
+    fields = {name: found for name, found in asdict(value).items() if found is not None}  # type: ignore[call-overload]
     return json.dumps({"version": VERSION, **fields}, separators=(",", ":")).encode()
 
 
@@ -147,7 +168,8 @@ class BatchesLog:
     def _position(self, record: Record) -> Position:
         fields = _fields(record, self.topic)
         stores = {name: ChangelogPosition(**at) for name, at in fields.pop("stores").items()}
-        return Position(**fields, stores=stores)
+        order = fields.pop("order", None)
+        return Position(**fields, stores=stores, order=None if order is None else Order(**order))
 
     def is_marked(self, key: bytes) -> bool | None:
         """Whether the driver's partition has a record of this key, in open transactions too; None if it is empty.
@@ -172,7 +194,8 @@ class BatchesLog:
         if PLANNED in newest:
             fields = _fields(newest[PLANNED], self.topic)
             ranges, lost = (tuple(Range(**r) for r in fields.get(name, ())) for name in ("ranges", "lost"))
-            planned = Planned(fields["batch"], fields["plan"], ranges, lost)
+            refused = tuple(Refused(**r) for r in fields.get("refused", ()))
+            planned = Planned(fields["batch"], fields["plan"], ranges, lost, refused)
         return DriverLog(
             epoch=newest[DRIVER].offset if DRIVER in newest else -1,
             planned=planned,

@@ -45,11 +45,15 @@ class RocksConfig:
 
 @dataclass(frozen=True)
 class StoreSpec:
-    """One store of a task: its name and its changelog topic with the topic id recorded at deploy."""
+    """One store of a task: its name and its changelog topic with the topic id recorded at deploy.
+
+    A windowed store has a retention: how long after a window's start, in stream time, the window can be read.
+    """
 
     name: str
     changelog_topic: str
     changelog_topic_id: str
+    retention_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,14 +83,19 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """One store server process. `socket` is the path of its unix socket, `transactions` off is for comparison only."""
+    """One store server process. `transactions` off is for comparison only.
+
+    address: the path of a unix socket or `tls://host:port`.
+    states: folder of the stores on a machine of the server's own; None takes the folder that the driver names.
+    """
 
     name: str
-    socket: Path
+    address: str
     kafka: KafkaConfig
     rocks: RocksConfig
     transactions: bool = True
     snapshots: SnapshotConfig | None = None
+    states: Path | None = None
 
 
 @dataclass(frozen=True)

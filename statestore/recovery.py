@@ -16,6 +16,7 @@ from statestore.failpoints import reach
 from statestore.kafka import Reader, Record
 from statestore.layouts.timestamped import pack
 from statestore.listener import RestoreListener, Restoring, told
+from statestore.placement import Placement
 from statestore.planning.plan import RecoveryPlan
 from statestore.spaces.base import Changes
 from statestore.version import Checkpoint, TaskDatabase
@@ -32,13 +33,13 @@ def replay(
     listener: RestoreListener,
 ) -> int:
     """Bring the store to the plan's version; gives the number of records applied."""
-    store = spec.store.name
+    placement = Placement(spec.store)
     reach("recover.before-replay")
     applied = 0
     topic, partition = spec.store.changelog_topic, spec.number
-    with told(listener, Restoring(store, topic, partition, plan.start, plan.end)) as on_batch:
+    with told(listener, Restoring(spec.store.name, topic, partition, plan.start, plan.end)) as on_batch:
         for chunk in reader.read(topic, partition, start=plan.start, end=plan.end):
-            database.database.write({store: stored_entries(chunk)})
+            database.database.write(placement.placed(stored_entries(chunk)))
             applied += len(chunk)
             reach("recover.in-replay")
             on_batch(chunk[-1].offset + 1, len(chunk))

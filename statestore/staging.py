@@ -2,18 +2,20 @@
 
 A row carries up to three things: a state change, an output record, a dead letter. Rows arrive in Arrow batches with
 the columns of `SCHEMA`; `emit` tells whether the result topic gets nothing, a value or a tombstone for the row's key.
-A stateless query's rows have no `state`, all of them: they change none, and any task may send any key, or none.
+A row without `state` changes none: a stateless query's, of any key or none, and where every record has a result all
+but the last of a key.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from statestore.batches import Order
 from statestore.kafka import Headers, Timed
 
 EMIT_NOTHING = 0
@@ -44,16 +46,22 @@ class DeadLetter:
 
 @dataclass
 class Staged:
-    """One attempt. `closed` once the sender has said that it is complete."""
+    """One attempt. `closed` once the sender has said that it is complete.
+
+    `order` is the task's stream time after it and how many records of the batch came too late, where it has one.
+    `expired` are stored keys that the batch deletes because their windows are out of retention by then.
+    """
 
     batch: int
     attempt: int
     token: int
+    order: Order | None = None
     keys: list[bytes] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     outputs: list[Timed] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
+    expired: list[bytes] = field(default_factory=list)
     rows: int = 0
     closed: bool = False
 
@@ -66,19 +74,39 @@ class Staged:
             live = dead.is_null()
             keys, states, times, emits, values = (c.filter(live) for c in (keys, states, times, emits, values))
         key_list, time_list = keys.to_pylist(), times.to_pylist()
-        if states.null_count < len(states):
+        if not states.null_count:
             self.keys += key_list
             self.states += states.to_pylist()
             self.times += time_list
+        elif states.null_count < len(states):
+            changes = states.is_valid()
+            self.keys += keys.filter(changes).to_pylist()
+            self.states += states.filter(changes).to_pylist()
+            self.times += times.filter(changes).to_pylist()
         self.outputs += [
             (key, value, time)
             for key, value, time, emit in zip(key_list, values.to_pylist(), time_list, emits.to_pylist(), strict=True)
             if emit
         ]
 
+    def keep(self, is_live: Callable[[bytes], bool]) -> None:
+        """Forget the state changes of keys that have expired by the end of the batch; their results stay."""
+        kept = [row for row, key in enumerate(self.keys) if is_live(key)]
+        if len(kept) < len(self.keys):
+            self.keys, self.states = [self.keys[row] for row in kept], [self.states[row] for row in kept]
+            self.times = [self.times[row] for row in kept]
+
     def changelog(self) -> Iterator[Timed]:
         """The state changes as changelog records: the value without its time, which the record carries itself."""
-        return ((key, state[8:], time) for key, state, time in zip(self.keys, self.states, self.times, strict=True))
+        for key, state, time_ms in zip(self.keys, self.states, self.times, strict=True):
+            yield key, state[8:], time_ms
+        if self.order is not None:
+            yield from ((key, None, self.order.stream_time_ms) for key in self.expired)
+
+    @property
+    def changes(self) -> int:
+        """How many records `changelog` gives."""
+        return len(self.keys) + len(self.expired)
 
 
 def _dead_letter(text: str) -> DeadLetter:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
@@ -20,9 +20,10 @@ from threading import RLock
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
-from statestore.batches import POSITION, BatchesLog, Position, encode
+from statestore.batches import POSITION, BatchesLog, Order, Position, encode
 from statestore.bring_up import BringUp, BroughtUp
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable
@@ -32,6 +33,7 @@ from statestore.listener import RestoreListener
 from statestore.lockholder import end_zombie, record_owner
 from statestore.ownership import own, require_newest
 from statestore.partitioner import tasks_of
+from statestore.placement import AtIsolation, Placement
 from statestore.planning.facts import Found, gather, with_snapshots
 from statestore.planning.plan import RecoveryPlan, needs_snapshots
 from statestore.rocks import LockHeld
@@ -40,7 +42,7 @@ from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository
 from statestore.snapshots.service import Snapshots
 from statestore.staging import Staged
-from statestore.store import Isolation
+from statestore.store import Entry, Isolation
 from statestore.transactions.indexed_batch import IndexedBatchTransaction
 from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
 
@@ -96,6 +98,8 @@ class Task:
         self._producer: TransactionalProducer | None = None
         self._database: TaskDatabase | None = None
         self._store: IndexedBatchTransaction | None = None
+        self._placement = Placement(spec.store)
+        self._result_partitions = 1
         self._staged: Staged | None = None
         self.steps = Steps()
         self.repository: Repository | None = None
@@ -164,6 +168,11 @@ class Task:
 
     def _become_running(self) -> None:
         assert self._database is not None
+        if self._placement.windowed:
+            found = Admin(self._kafka).describe([self.spec.output_topic])
+            if not found:
+                raise Unavailable("result topic does not exist", task=self.spec.name, topic=self.spec.output_topic)
+            self._result_partitions = found[self.spec.output_topic].partitions
         self._store = IndexedBatchTransaction(self.spec.store.name, self._database.database)
         self._staged = None
         self.committed_batch = -1 if self._position is None else self._position.batch
@@ -198,30 +207,45 @@ class Task:
 
     # Reading and staging.
 
-    def read(self, keys: pa.BinaryArray) -> tuple[list[bytes | None], int]:
-        """Committed states of the keys, and the token of the version they are of."""
+    def read(self, keys: pa.BinaryArray) -> tuple[list[bytes | None], int, int]:
+        """Committed states of the keys, and the token and the stream time of the version they are of."""
         with self._lock:
             self._require_mine(keys)
-            found = self.store.get_many(self.spec.store.name, keys.to_pylist(), Isolation.READ_COMMITTED)
-            return found, self.token
+            committed = AtIsolation(self.store, Isolation.READ_COMMITTED)
+            return self._placement.get_many(committed, keys.to_pylist()), self.token, self.order.stream_time_ms
 
-    def begin_stage(self, *, batch: int, attempt: int, token: int) -> Staged:
+    @property
+    def order(self) -> Order:
+        """The committed stream time and how many records have come too late."""
+        return (None if self._position is None else self._position.order) or Order()
+
+    def entry(self, key: bytes, isolation: Isolation) -> bytes | None:
+        """The stored value of one stored key."""
+        return self._placement.get_many(AtIsolation(self.store, isolation), [key])[0]
+
+    def entries(self, lower: bytes | None, upper: bytes | None, isolation: Isolation) -> Iterator[Entry]:
+        """Entries between two stored keys, both included, as they are at the call."""
+        reader = AtIsolation(self.store, isolation)
+        if not self._placement.windowed:
+            return self._placement.scan(reader, lower=lower, upper=upper)
+        with self._lock:
+            # All segments of one version: no commit comes between.
+            now = self.order.stream_time_ms
+            return self._placement.scan(reader, lower=lower, upper=upper, stream_time_ms=now)
+
+    def begin_stage(self, *, batch: int, attempt: int, token: int, order: Order | None = None) -> Staged:
         """Start collecting an attempt. Raises `Unavailable` if its rows were read at another version."""
         with self._lock:
             if token != self.token or self.state is not TaskState.RUNNING:
                 raise Unavailable(
                     "rows were merged with another version of the state", task=self.spec.name, batch=batch
                 )
-            return Staged(batch, attempt, token)
+            return Staged(batch, attempt, token, order)
 
     def check_stage(self, rows: pa.RecordBatch) -> None:
         """Refuse rows that belong to another task."""
-        live = rows.filter(rows.column("dead").is_null()) if rows.column("dead").null_count < len(rows) else rows
-        stateless = live.column("state").null_count
-        if stateless and stateless < live.num_rows:
-            raise InvariantBroken("rows with and without state in one batch", task=self.spec.name)
-        if not stateless:
-            self._require_mine(live.column("key"))
+        changes = rows.filter(pc.and_(rows.column("dead").is_null(), rows.column("state").is_valid()))
+        self._require_mine(changes.column("key"))
 
     def close_stage(self, staged: Staged) -> None:
         """The attempt is complete: it replaces what an earlier attempt of the batch staged."""
@@ -230,14 +254,27 @@ class Task:
                 raise Unavailable("task went on while rows were staged", task=self.spec.name, batch=staged.batch)
             staged.closed = True
             self.store.rollback()
-            self.store.put_columns(self.spec.store.name, staged.keys, staged.states)
+            if self._placement.windowed:
+                self._put_windows(staged)
+            else:
+                self.store.put_columns(self.spec.store.name, staged.keys, staged.states)
             self._staged = staged
             reach("stage.closed")
+
+    def _put_windows(self, staged: Staged) -> None:
+        """Windows that are out of retention by the end of the batch are deleted, or not even written."""
+        placement, stream_time_ms = self._placement, (staged.order or self.order).stream_time_ms
+        staged.keep(lambda key: placement.is_live(key, stream_time_ms))
+        for space, changes in placement.placed(zip(staged.keys, staged.states, strict=True)).items():
+            self.store.put_all(space, changes)
+        for space in placement.expired(self.store.spaces(Isolation.READ_COMMITTED), stream_time_ms):
+            staged.expired += [key for key, _ in self.store.scan(space, isolation=Isolation.READ_COMMITTED)]
+            self.store.drop(space)
 
     def _require_mine(self, keys: pa.BinaryArray) -> None:
         if keys.null_count:
             raise InvariantBroken("a row has no key", task=self.spec.name)
-        if len(keys) and (tasks_of(keys, self.spec.tasks) != self.spec.number).any():
+        if len(keys) and (tasks_of(self._placement.owners(keys), self.spec.tasks) != self.spec.number).any():
             raise InvariantBroken("a row of another task arrived", task=self.spec.name)
 
     # Committing.
@@ -281,7 +318,8 @@ class Task:
         next_offset = [self.changelog_offset()]
         self._produce_changelog(staged, next_offset)
         reach("commit.in-produce")
-        producer.produce_many(spec.output_topic, staged.outputs)
+        for partition, records in self._placement.results(staged.outputs, self._result_partitions).items():
+            producer.produce_many(spec.output_topic, records, partition=partition)
         for dead in staged.dead:
             producer.produce(
                 spec.dead_letter_topic,
@@ -296,20 +334,26 @@ class Task:
         reach("commit.delivered")
         # 4.4 The position, in the same transaction.
         stores = {spec.store.name: ChangelogPosition(spec.store.changelog_topic_id, next_offset[0])}
-        position = Position(staged.batch, self.epoch, plan, stores, dict(ends))
+        position = Position(staged.batch, self.epoch, plan, stores, dict(ends), self._order_after(staged))
         producer.produce(spec.batches_topic, key=POSITION, value=encode(position), partition=spec.number)
         reach("commit.position-sent")
         # 4.5 From here on the batch exists.
         producer.commit()
         return position
 
+    def _order_after(self, staged: Staged) -> Order | None:
+        """The order as of the batch: late records are counted on."""
+        if staged.order is None:
+            return None if self._position is None else self._position.order
+        return replace(staged.order, dropped=self.order.dropped + staged.order.dropped)
+
     def _produce_changelog(self, staged: Staged, next_offset: list[int]) -> None:
         """The delivery report of the last record, which has the highest offset, moves `next_offset`."""
         assert self._producer is not None
-        if not staged.keys:
+        if not staged.changes:
             return
         topic, records = self.spec.store.changelog_topic, staged.changelog()
-        self._producer.produce_many(topic, islice(records, len(staged.keys) - 1), partition=self.spec.number)
+        self._producer.produce_many(topic, islice(records, staged.changes - 1), partition=self.spec.number)
 
         def delivered(offset: int) -> None:
             next_offset[0] = offset + 1
@@ -387,13 +431,18 @@ class Task:
             figures: dict[str, Any] = {
                 "task": self.spec.name,
                 "state": self.state.value,
+                "epoch": self.epoch,
                 "batch": self.committed_batch,
                 "token": self.token,
             }
             if self.state is TaskState.RUNNING and self._database is not None:
-                database, store = self._database.database, self.spec.store.name
-                figures["keys"] = database.estimate(store)
-                figures["bytes"] = database.property(store, "live-sst-files-size") + database.property(
-                    store, "size-all-mem-tables"
+                database, order = self._database.database, self.order
+                spaces = self._placement.spaces(database.spaces())
+                figures["keys"] = sum(map(database.estimate, spaces))
+                figures["bytes"] = sum(
+                    database.property(space, name)
+                    for space in spaces
+                    for name in ("live-sst-files-size", "size-all-mem-tables")
                 )
+                figures |= {"stream_time_ms": order.stream_time_ms, "dropped": order.dropped}
             return figures

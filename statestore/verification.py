@@ -24,6 +24,7 @@ from typing import Any
 from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.kafka import Reader
+from statestore.placement import Placement
 from statestore.recovery import Progress, stored_entries
 from statestore.store import Entry
 from statestore.travel.past import PastTask
@@ -143,18 +144,18 @@ def _replay(
     spec: TaskSpec, reader: Reader, expected: TaskDatabase, offset: int, percent: float, on_progress: Progress
 ) -> set[bytes]:
     """Write the changelog up to `offset` into `expected`; gives the sampled keys that have newer records."""
-    topic, changed = spec.store.changelog_topic, set[bytes]()
+    topic, changed, placement = spec.store.changelog_topic, set[bytes](), Placement(spec.store)
     first, end = reader.begin_and_end(topic, spec.number)
     for chunk in reader.read(topic, spec.number, start=first, end=end):
         sampled = [record for record in chunk if is_sampled(record.key or b"", percent)]
-        expected.database.write({spec.store.name: stored_entries([r for r in sampled if r.offset < offset])})
+        expected.database.write(placement.placed(stored_entries([r for r in sampled if r.offset < offset])))
         changed.update(record.key or b"" for record in sampled if record.offset >= offset)
         on_progress(chunk[-1].offset + 1 - first, end - first)
     return changed
 
 
 def _sampled(spec: TaskSpec, database: TaskDatabase, percent: float, changed: set[bytes]) -> Iterator[Entry]:
-    for key, value in database.database.scan(spec.store.name):
+    for key, value in Placement(spec.store).scan(database.database):
         if key not in changed and is_sampled(key, percent):
             yield key, value
 

@@ -62,7 +62,12 @@ def from_flight(error: Exception) -> errors.RollforwardError:
 
 def task_to_fields(spec: TaskSpec) -> dict[str, Any]:
     """A task as plain values."""
-    store = {"name": spec.store.name, "topic": spec.store.changelog_topic, "topic_id": spec.store.changelog_topic_id}
+    store = {
+        "name": spec.store.name,
+        "topic": spec.store.changelog_topic,
+        "topic_id": spec.store.changelog_topic_id,
+        "retention_ms": spec.store.retention_ms,
+    }
     return {
         "pipeline": spec.pipeline,
         "query": spec.query,
@@ -82,7 +87,7 @@ def task_from_fields(fields: dict[str, Any]) -> TaskSpec:
     return TaskSpec(
         **{
             **fields,
-            "store": StoreSpec(store["name"], store["topic"], store["topic_id"]),
+            "store": StoreSpec(store["name"], store["topic"], store["topic_id"], store["retention_ms"]),
             "folder": Path(fields["folder"]),
         }
     )

@@ -3,6 +3,7 @@
     [[alert_routes]]
     match = { alertname = "RollforwardCommitStalled" }    # every label named here must be equal
     job = "recover_pipeline"                              # or launch_pipeline, snapshot_pipelines, none
+    restart = true                                        # end a driver that lives too, if it began before the alert
     pipeline = "{pipeline}"                               # from the alert's labels, or a name
 
 The first route that matches counts. Without the table, ROUTES.
@@ -24,11 +25,15 @@ JOBS = (RECOVER, "launch_pipeline", SNAPSHOT, COLLECT, NONE)
 
 @dataclass(frozen=True)
 class Route:
-    """Alerts with the labels of `match` start `job` for the pipeline that `pipeline` names."""
+    """Alerts with the labels of `match` start `job` for the pipeline that `pipeline` names.
+
+    With `restart` a recovery ends a driver that looks well too, if it began before the alert.
+    """
 
     match: Mapping[str, str]
     job: str
     pipeline: str = "{pipeline}"
+    restart: bool = False
 
     def takes(self, labels: Mapping[str, str]) -> bool:
         """Whether every named label is equal."""
@@ -42,14 +47,15 @@ class Route:
             return ""
 
 
-def _named(alert: str, job: str) -> Route:
-    return Route({"alertname": alert}, job)
+def _named(alert: str, job: str, *, restart: bool = False) -> Route:
+    return Route({"alertname": alert}, job, restart=restart)
 
 
 ROUTES = (
-    _named("RollforwardCommitStalled", RECOVER),
+    _named("RollforwardCommitStalled", RECOVER, restart=True),
+    # A driver whose figures alone cannot be had goes on with its work.
     _named("RollforwardDriverDown", RECOVER),
-    _named("RollforwardTaskDown", RECOVER),
+    _named("RollforwardTaskDown", RECOVER, restart=True),
     _named("RollforwardSnapshotOld", SNAPSHOT),
     _named("RollforwardStateDiskFull", COLLECT),
     # A person decides: a run would not mend what the records or the machine lack.
@@ -64,7 +70,7 @@ def routes_of(settings: Settings) -> tuple[Route, ...]:
     """The configured routes, else ours."""
     if not settings.alert_routes:
         return ROUTES
-    return tuple(Route(route.match, route.job, route.pipeline) for route in settings.alert_routes)
+    return tuple(Route(route.match, route.job, route.pipeline, route.restart) for route in settings.alert_routes)
 
 
 def route_of(routes: Sequence[Route], labels: Mapping[str, str]) -> Route | None:

@@ -24,6 +24,7 @@ from ops.cli import (
     snapshots,
     sql,
     stack,
+    test,
     top,
     verify,
 )
@@ -53,6 +54,7 @@ for group in (
     drop,
     query,
     sql,
+    test,
     recover,
     snapshots,
     clone,

@@ -20,7 +20,7 @@ from dagster import DagsterRunStatus as Status
 from infra.stack import Stack
 from ops.alerts.alertmanager import firing
 from ops.alerts.incidents import Incidents
-from ops.alerts.routes import COLLECT, RECOVER, SNAPSHOT, routes_of
+from ops.alerts.routes import COLLECT, RECOVER, SNAPSHOT, route_of, routes_of
 from ops.dagster.deployed import opened
 from ops.dagster.jobs import JOBS, LAUNCH_OP, RECOVER_OP, LaunchConfig, RecoverConfig
 from ops.dagster.maintenance import COLLECT_OP, SNAPSHOT_OP, WORK_JOBS, WorkConfig
@@ -90,9 +90,14 @@ def _about(
         return None
     if run_in_progress(instance, pipeline) is not None:
         return None
+    route = route_of(routes_of(settings), incident["labels"])
+    restart = route is not None and route.restart
     tags = {PIPELINE_TAG: pipeline, ALERT_TAG: key, "rollforward/alertname": incident["name"]}
     return dg.RunRequest(
-        run_key=key, job_name=incident["job"], run_config=dg.RunConfig(ops=_config(incident)), tags=tags
+        run_key=key,
+        job_name=incident["job"],
+        run_config=dg.RunConfig(ops=_config(incident, restart=restart)),
+        tags=tags,
     )
 
 
@@ -101,7 +106,7 @@ def run_key(incident: Mapping[str, Any]) -> str:
     return f"incident-{incident['id']}-{incident['opened_at']:.3f}"
 
 
-def _config(incident: Mapping[str, Any]) -> dict[str, Any]:
+def _config(incident: Mapping[str, Any], *, restart: bool) -> dict[str, Any]:
     pipeline, summary = incident["pipeline"], incident["annotations"].get("summary", "")
     page = incident["annotations"].get("runbook_url", "")
     reason = f"alert {incident['name']}: {summary}" + (f" (runbook: {page})" if page else "")
@@ -112,7 +117,7 @@ def _config(incident: Mapping[str, Any]) -> dict[str, Any]:
                 reason=reason,
                 only_if_desired=True,
                 detected_at=incident["opened_at"],
-                restart_if_older_than=incident["starts_at"],
+                restart_if_older_than=incident["starts_at"] if restart else 0.0,
             )
             return {RECOVER_OP: config}
         case name if name == SNAPSHOT:

@@ -1,5 +1,7 @@
 """Finished batches as observations of their table and store, so that people see figures over time.
 
+Dagster keeps every event for ever, so batches are sampled: of each query one in `observe_every_s`.
+
 A batch is a row of the registry; the sensor's cursor is the id of the last row taken. Dagster stores a tick's events
 one after another and the cursor after them, so a daemon that is killed in between repeats the tick: then the newest
 stored observation of each asset tells which of the rows are there already, and only the rest is given again. So each
@@ -28,6 +30,7 @@ from pipelines.registry import BatchRow, Registry
 from pipelines.settings import Settings
 
 BATCHES_PER_TICK_MAX = 100
+ROWS_PER_TICK_MAX = 5_000
 SETTLE_S = 2.0
 ROW = "registry row"
 FINISHED = "finished at"
@@ -39,20 +42,42 @@ _LOOK_BACK = 50
     name="observe_batches",
     minimum_interval_seconds=5,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Shows each finished batch on its table and store: records, lag, state, seconds.",
+    description="Shows finished batches, one in observe_every_s, on its table and store: records, lag, state, seconds.",
 )
 def observe_batches(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-    """One tick: up to `BATCHES_PER_TICK_MAX` batches, oldest first."""
+    """One tick: up to `BATCHES_PER_TICK_MAX` observed batches, oldest first."""
     settings = settings_now()
     with opened(settings) as registry:
         after = _after(context.cursor, settings)
-        rows = registry.batches(after=after, limit=BATCHES_PER_TICK_MAX)
-        settled = list(takewhile(lambda row: row.finished_at <= time.time() - SETTLE_S, rows))
+        rows = registry.batches(after=after, limit=ROWS_PER_TICK_MAX)
+        settled = takewhile(lambda row: row.finished_at <= time.time() - SETTLE_S, rows)
+        kept, last = _sampled(settled, registry, settings.observe_every_s)
         keys = _keys(registry, settings)
-    if not settled:
+    if last is None:
         return dg.SensorResult(cursor=str(after), skip_reason=dg.SkipReason("no new batch"))
-    events = observations(settled, keys, context.instance)
-    return dg.SensorResult(asset_events=events, cursor=str(settled[-1].id))
+    return dg.SensorResult(asset_events=observations(kept, keys, context.instance), cursor=str(last))
+
+
+def _sampled(rows: Iterable[BatchRow], registry: Registry, every_s: float) -> tuple[list[BatchRow], int | None]:
+    """The rows to observe, at most `BATCHES_PER_TICK_MAX`, and the id of the last one looked at.
+
+    A query's batch is observed if it is the first that ended in its period of `every_s`. That is a matter of the rows
+    alone, so a tick that is repeated finds the same ones.
+    """
+    kept: list[BatchRow] = []
+    last: int | None = None
+    periods: dict[tuple[str, str], float] = {}
+    for row in rows:
+        of, period = (row.pipeline, row.query), row.finished_at // every_s if every_s else float(row.id)
+        if of not in periods:
+            before = registry.batch_before(row)
+            periods[of] = before.finished_at // every_s if before is not None and every_s else -1.0
+        if period != periods[of]:
+            kept.append(row)
+        periods[of], last = period, row.id
+        if len(kept) == BATCHES_PER_TICK_MAX:
+            break
+    return kept, last
 
 
 def observations(
@@ -80,6 +105,7 @@ def _events(row: BatchRow, keys: Mapping[str, PipelineKeys]) -> Iterable[dg.Asse
             **identity,
             "records": row.records,
             "bad records": row.bad_records,
+            "late records": row.late_records,
             "changed keys": row.changed_keys,
             "seconds": round(row.seconds, 3),
             "commit seconds": round(row.commit_seconds, 3),

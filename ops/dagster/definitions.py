@@ -36,12 +36,18 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     drift, drift_schedules = drift_checks(pipelines)
     health, health_schedules = health_checks(pipelines)
     return dg.Definitions(
-        assets=pipeline_assets(pipelines, broken),
+        assets=[_described(spec, settings) for spec in pipeline_assets(pipelines, broken)],
         asset_checks=[*drift, *health],
         jobs=ALL_JOBS,
         schedules=[*SCHEDULES, *drift_schedules, *health_schedules],
         sensors=SENSORS,
     )
+
+
+def _described(spec: dg.AssetSpec, settings: Settings) -> dg.AssetSpec:
+    """With its owners, and tags by which people find it."""
+    tags = {"rollforward/service": settings.service, "rollforward/group": spec.group_name or "none"}
+    return spec.replace_attributes(owners=settings.owners, tags={**spec.tags, **tags})
 
 
 defs = build_definitions(settings_now())

@@ -17,8 +17,10 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from ops.dagster.deployed import current
+from ops.dagster.deployed import current, deployed
 from ops.dagster.failure import told_to_dagster
+from ops.dagster.findings import query_of
+from ops.dagster.keys import pipeline_keys
 from ops.dagster.runs import UNFINISHED
 from ops.environment import settings_now
 from pipelines.registry import PipelineDefinition, Registry
@@ -82,14 +84,29 @@ def snapshot_op(context: dg.OpExecutionContext, config: WorkConfig) -> dict[str,
     from ops.snapshots import take_all
 
     def work(
-        _context: dg.OpExecutionContext, _settings: Settings, registry: Registry, row: PipelineDefinition
+        context: dg.OpExecutionContext, _settings: Settings, registry: Registry, row: PipelineDefinition
     ) -> dict[str, Any]:
         if control.status(registry, row.name).state != "running":
             return {"skipped": "does not run"}
         taken = take_all(registry, row.name, lambda _task, _detail: None)
+        _observe(context, row, taken)
         return {"tasks": len(taken), "uploaded bytes": sum(int(one.get("uploaded_bytes", 0)) for one in taken)}
 
     return _each(context, config, work)
+
+
+def _observe(context: dg.OpExecutionContext, row: PipelineDefinition, taken: list[dict[str, Any]]) -> None:
+    """Times and sizes on the stores' pages, where they are plotted."""
+    queries = [query.name for query in deployed(row).queries]
+    for query, key in pipeline_keys(row.name, queries).stores.items():
+        mine = [one for one in taken if query_of(one) == query]
+        if mine:
+            figures = {
+                "snapshot seconds": max(float(one.get("seconds", 0.0)) for one in mine),
+                "snapshot bytes": sum(int(one.get("referenced_bytes", 0)) for one in mine),
+                "snapshot uploaded bytes": sum(int(one.get("uploaded_bytes", 0)) for one in mine),
+            }
+            context.log_event(dg.AssetObservation(key, metadata=figures))
 
 
 @dg.op(name=COLLECT_OP, description="Deletes snapshots and files that nothing needs any more.")

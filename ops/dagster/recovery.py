@@ -106,7 +106,7 @@ def recover(
         if only_if_desired and findings.status.desired != RUNNING:
             context.log.info(f"nothing done: {pipeline} is not desired to run any more")
             return {"pipeline": pipeline, "skipped": True}
-        if _outlived(findings, restart_if_older_than):
+        if outlived(findings, restart_if_older_than):
             context.log.info(f"driver {findings.status.pid} lives and is ended: it began before the alert")
             control.end_driver(registry, pipeline, timeout_s=_END_S)
         for pid in end_remains(findings):
@@ -126,7 +126,7 @@ def recover(
         return {"pipeline": pipeline, "pid": pid, "seconds": seconds, "plans": watcher.plans}
 
 
-def _outlived(findings: Findings, since: float) -> bool:
+def outlived(findings: Findings, since: float) -> bool:
     """Whether a living driver is the one that an alert was about."""
     driver = findings.driver
     return findings.status.alive and driver is not None and driver.started_at < since

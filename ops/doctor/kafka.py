@@ -21,6 +21,10 @@ def cluster(settings: Settings, admin: Admin) -> Iterator[Finding]:
     admin.check()
     yield ok("kafka", f"answers at {settings.bootstrap_servers}")
     broker = admin.broker_configs()
+    if not broker:
+        fix = "grant DescribeConfigs on the cluster for the time of an examination"
+        yield warning("kafka's settings", "this user may not read the brokers' settings", fix)
+        return
     longest, wanted = int(broker.get("transaction.max.timeout.ms", "900000")), int(settings.request_timeout_s * 1000)
     if longest < wanted:
         fix = f"set transaction.max.timeout.ms of the brokers to {wanted}, or lower request_timeout_s"

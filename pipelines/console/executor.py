@@ -237,4 +237,8 @@ class MetastoreExecutor:
         if relation.kind != t.TABLE or not relation.query:
             hint = "only a table that CREATE TABLE … AS SELECT fills has a store"
             raise Refusal(select.source.name.at, f"{relation.name} cannot be pulled from", hint)
-        return self._query(relation.query)
+        deployed = self._query(relation.query)
+        if deployed.query.stateless:
+            hint = "it is computed from another table row by row; pull from a table with GROUP BY"
+            raise Refusal(select.source.name.at, f"{relation.name} has no store", hint)
+        return deployed

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines import names
-from pipelines.engine.batch import BatchJob
+from pipelines.engine.jobs import job_of
 from pipelines.engine.projection import ProjectionJob
 from pipelines.plan import Query
 
@@ -40,10 +40,11 @@ def explain_rows(query: Query, pipeline: str) -> list[tuple[str, str]]:
 def spark_plan(query: Query, session: SparkSession) -> str:
     """The physical plan of a batch, as Spark formats it. Computes nothing."""
     records = session.createDataFrame([], _RECORDS)
-    if query.stateless:
-        frame = ProjectionJob(query).frame(records, count=_uncounted, write=_nothing)
+    job = job_of(query)
+    if isinstance(job, ProjectionJob):
+        frame = job.frame(records, count=_uncounted, write=_nothing)
     else:
-        frame = BatchJob(query).frame(records, count=_uncounted, read=_nothing, write=_nothing)
+        frame = job.frame(records, count=_uncounted, read=_nothing, write=_nothing)
     return _explained(frame)
 
 
@@ -53,7 +54,7 @@ def _explained(frame: DataFrame) -> str:
     return str(context._jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "formatted")).strip()
 
 
-def _uncounted(_records: int, _bad: int) -> None:
+def _uncounted(*_counts: int) -> None:
     return None
 
 

@@ -13,11 +13,14 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import islice, product
 from typing import Any, Protocol
 
 from pipelines.console.values import Plain, literal
+from pipelines.engine.merge import WINDOW_BOUNDS
+from pipelines.plan import Column as PlanColumn
 from pipelines.plan import GroupKey, Query
 from pipelines.query import Row, column_of, encode_key
 from pipelines.sql.catalogue import Relation
@@ -35,6 +38,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN = re.compile(r"`(A[0-9]+)`")
 _LIMITS = {"int": 2**31, "bigint": 2**63}
 # More keys than this are found faster by one scan.
@@ -141,8 +145,8 @@ def plan_pull(select: Select, relation: Relation, query: Query) -> Pull:
             select.at, "a table with HAVING cannot be pulled from yet", f"read its topic {query.output_topic}"
         )
     alias = (select.source.alias or select.source.name).text
-    known = {column.name: column for column in relation.source.columns}
-    names, columns = _items(select, alias, tuple(known), _shown(query), {key.name for key in query.group_by})
+    known = _columns(relation, query)
+    names, columns = _items(select, alias, tuple(known), _shown(query), _keys(query))
     conditions: list[Condition] = []
     for node in _conjuncts(select.where):
         condition = _condition(node, alias)
@@ -155,6 +159,19 @@ def plan_pull(select: Select, relation: Relation, query: Query) -> Pull:
     return Pull(query, names, columns, tuple(conditions), select.limit)
 
 
+def _columns(relation: Relation, query: Query) -> dict[str, PlanColumn]:
+    """What can be named: the table's columns, and behind its key the bounds of its windows."""
+    bounds = [PlanColumn(name, name, "bigint", key=True) for name in (WINDOW_BOUNDS if query.window else ())]
+    keys = [column for column in relation.source.columns if column.key]
+    values = [column for column in relation.source.columns if not column.key]
+    return {column.name: column for column in (*keys, *bounds, *values)}
+
+
+def _keys(query: Query) -> set[str]:
+    """Columns that come from a stored key."""
+    return {key.name for key in query.group_by} | set(WINDOW_BOUNDS if query.window else ())
+
+
 def _shown(query: Query) -> dict[str, str]:
     """Result columns that are an aggregate as it is, with the aggregate's name in a `Row`."""
     by_name = {aggregate.name: column_of(aggregate, query) for aggregate in query.aggregates}
@@ -163,7 +180,7 @@ def _shown(query: Query) -> dict[str, str]:
 
 
 def _require_plain(name: str, at: int, query: Query) -> None:
-    if name not in _shown(query) and name not in {key.name for key in query.group_by}:
+    if name not in _shown(query) and name not in _keys(query):
         hint = f"read the table's topic {query.output_topic} for it"
         raise Refusal(at, f"column {name} is computed from aggregates and cannot be pulled yet", hint)
 
@@ -218,13 +235,16 @@ def _condition(node: Node, alias: str) -> Condition:
         case Binary(operator=sign, left=left, right=right) if sign in _OPERATORS:
             if not isinstance(unwrapped(left), Column):
                 left, right, sign = right, left, _TURNED[sign]
-            return _comparison(_column_name(left, alias), sign, _literal(right))
+            column = _column_name(left, alias)
+            return _comparison(column, sign, _literal(right, column))
         case Between(negated=False):
-            low, high = _literal(node.low), _literal(node.high)
-            return Condition(_column_name(node.operand, alias), lambda v: bool(low <= v <= high), None, low, high)
+            column = _column_name(node.operand, alias)
+            low, high = _literal(node.low, column), _literal(node.high, column)
+            return Condition(column, lambda v: bool(low <= v <= high), None, low, high)
         case In(negated=False):
-            values = tuple(_literal(item) for item in node.items)
-            return Condition(_column_name(node.operand, alias), lambda v: v in values, values)
+            column = _column_name(node.operand, alias)
+            values = tuple(_literal(item, column) for item in node.items)
+            return Condition(column, lambda v: v in values, values)
         case IsNull(negated=True):
             return Condition(_column_name(node.operand, alias), lambda _: True)
     hint = "a pull query takes: column = < > BETWEEN IN literals, joined by AND"
@@ -242,11 +262,18 @@ def _comparison(column: str, sign: str, value: Any) -> Condition:
     )
 
 
-def _literal(node: Node) -> Any:
+def _literal(node: Node, column: str) -> Any:
+    """The literal that a column is compared with. The bounds of a window may be written as a time, in UTC if unsaid."""
     value = literal(node)
     if value is None:
         raise Refusal(node.at, "a comparison with NULL is never true", "use IS NOT NULL")
-    return value
+    if column not in WINDOW_BOUNDS or not isinstance(value, str):
+        return value
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        raise Refusal(node.at, f"'{value[:50]}' is no time", "write '2024-02-29T12:00:00', or milliseconds") from None
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _require_comparable(condition: Condition, type_: str, at: int) -> None:

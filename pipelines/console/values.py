@@ -14,7 +14,9 @@ from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.names import ROWTIME
 from pipelines.sql.nodes import Node, Null, Number, Sign, Text, Truth, unwrapped
 from pipelines.sql.tree import InsertValues
+from pipelines.sql.types import parse_type
 
+SIMPLE = ("boolean", "int", "bigint", "double", "string", "decimal")
 _BITS = {"int": 31, "bigint": 63}
 Plain = str | int | float | bool | Decimal | None
 
@@ -49,6 +51,7 @@ def _number(node: Node) -> int | float | Decimal:
 
 def record_of(statement: InsertValues, relation: Relation) -> tuple[bytes | None, bytes, int]:
     """Key, value and time in ms of the record. Refuses unknown columns and values that are not of a column's type."""
+    _require_writable(relation, statement)
     columns = {column.name: column for column in relation.source.columns}
     names = [name.text for name in statement.columns] if statement.columns else list(columns)
     if len(names) != len(statement.values):
@@ -70,6 +73,22 @@ def record_of(statement: InsertValues, relation: Relation) -> tuple[bytes | None
         raise Refusal(statement.at, f"the primary key {key.name} has no value")
     value = {column.field: given.get(column.name) for column in columns.values() if not column.key}
     return _key(key, given), _json(value), int(time.time() * 1000) if time_ms is None else time_ms
+
+
+def _require_writable(relation: Relation, statement: InsertValues) -> None:
+    """Values are written as JSON objects with one KAFKA key, of simple types."""
+    source = relation.source
+    keys = [column for column in source.columns if column.key]
+    if (
+        source.value_format != "json"
+        or not source.wrapped
+        or (keys and (len(keys) > 1 or source.key_format != "kafka"))
+    ):
+        hint = "INSERT INTO … SELECT writes every format"
+        raise Refusal(statement.at, "INSERT INTO … VALUES writes JSON values with a KAFKA key only", hint)
+    for column in source.columns:
+        if parse_type(column.type).kind not in SIMPLE:
+            raise Refusal(statement.at, f"INSERT INTO … VALUES cannot write {column.name} of type {column.type} yet")
 
 
 def coerced(node: Node, column: Column) -> Plain:

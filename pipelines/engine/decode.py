@@ -5,13 +5,16 @@ A block is accepted only if it can hold exactly one object a record: every value
 (so none can reach into the next: after a complete inner object, `{` is a syntax error), and as many rows come out as
 records went in. Otherwise the block is halved until the bad record stands alone; the others are decoded as usual.
 
-A field is found under the name its column has in the statement, in that case, in lower or in upper case.
+A field is found under the name its column has in the statement, in that case, in lower or in upper case. A record that
+Arrow's reader does not take, and every record of another format or with types that it does not know, is read by
+`values.py`, which converts as ksqlDB does.
 """
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 
 import pyarrow as pa
@@ -19,10 +22,17 @@ import pyarrow.compute as pc
 import pyarrow.json as paj
 
 from pipelines.engine import records
-from pipelines.plan import Column, Source
+from pipelines.engine.values import key_reader, value_reader
+from pipelines.plan import Source
+from pipelines.sql.time_pattern import time_reader
+from pipelines.sql.types import PHYSICAL, parse_type
 from statestore.errors import InvalidConfig
 
 Decoder = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+# Is given the records of a block, the bad ones among them, and the bytes of all values.
+Count = Callable[[int, int, int], None]
+# Of records, by source partition and offset.
+Reasons = Mapping[tuple[int, int], str]
 
 RAW = pa.struct(
     [
@@ -34,6 +44,8 @@ RAW = pa.struct(
         ("value", pa.binary()),
     ]
 )
+PLACES = ("ROWPARTITION", "ROWOFFSET")
+NULL_VALUE = "value is null"
 RAW_DDL = "struct<topic:string,partition:int,offset:bigint,timestamp_ms:bigint,key:binary,value:binary>"
 _SIMPLE = {
     "boolean": pa.bool_(),
@@ -51,40 +63,83 @@ def arrow_type(name: str) -> pa.DataType:
     if name.startswith("decimal("):
         precision, scale = name[len("decimal(") : -1].split(",")
         return pa.decimal128(int(precision), int(scale))
+    type_ = parse_type(name)
+    inner = [arrow_type(part.spark) for part in type_.inner]
+    match type_.kind:
+        case "array":
+            return pa.list_(*inner)
+        case "map":
+            return pa.map_(*inner)
+        case "struct":
+            return pa.struct(list(zip(type_.names, inner, strict=True)))
+        case "bytes":
+            return pa.binary()
+        case kind if kind in PHYSICAL:
+            return _SIMPLE[PHYSICAL[kind]]
     raise InvalidConfig("column type has no decoder", type=name)
 
 
 def decoded_ddl(source: Source) -> str:
     """Schema of the decoded rows as Spark DDL: the source's columns, ROWTIME, `__error`, `__raw`."""
-    columns = [f"`{column.name}` {column.type}" for column in source.columns]
-    return ", ".join([*columns, "ROWTIME bigint", "__error string", f"__raw {RAW_DDL}"])
+    columns = [f"`{column.name}` {parse_type(column.type).ddl}" for column in source.columns]
+    places = ["ROWPARTITION int", "ROWOFFSET bigint"] if source.places else []
+    return ", ".join([*columns, "ROWTIME bigint", *places, "__error string", f"__raw {RAW_DDL}"])
 
 
-def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable[[int, int], None]) -> Decoder:
+def decoder(
+    source: Source, raw_if_null: tuple[str, ...] | None, count: Count, refused: Reasons | None = None
+) -> Decoder:
     """A `mapInArrow` function from records, as `records.py` says, to `decoded_ddl` rows.
 
     `__raw` holds the record as it was read wherever it may have to become a dead letter: on an error, and where one
     of the columns `raw_if_null` is null. With None it is held for every row. `count` is given the records and the bad
-    ones of every block.
+    ones of every block. Records of `refused`, by partition and offset, are bad for the reason given there.
     """
-    fields = _Fields(source.columns)
-    keys = [column for column in source.columns if column.key]
+    fields = _Fields(source)
     names = [column.name for column in source.columns]
+    times = row_times(source)
+    read_keys = _key_decoder(source)
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            values, errors = _decode_values(records.values(batch), fields)
+            record_keys, record_values, reasons = _refuse(batch, refused or {})
+            values, errors = _decode_values(record_values, fields)
             columns = dict(zip(fields.names, values, strict=True))
-            for key in keys:
-                columns[key.name], errors = _decode_key(records.keys(batch), key, errors)
-            count(batch.num_rows, len(errors) - errors.null_count)
+            found, errors = read_keys(record_keys, errors)
+            columns.update(found)
+            time, errors = times(records.times(batch), columns, errors)
+            errors = errors if reasons is None else pc.coalesce(reasons, errors)
+            count(batch.num_rows, len(errors) - errors.null_count, records.values(batch).nbytes)
             raw = _raw(source.topic, batch, _needs_raw(columns, errors, raw_if_null))
+            places = [records.partitions(batch), records.offsets(batch)] if source.places else []
             yield pa.RecordBatch.from_arrays(
-                [*(columns[name] for name in names), records.times(batch), errors, raw],
-                names=[*names, "ROWTIME", "__error", "__raw"],
+                [*(columns[name] for name in names), time, *places, errors, raw],
+                names=[*names, "ROWTIME", *PLACES[: len(places)], "__error", "__raw"],
             )
 
     return decode
+
+
+def _refuse(batch: pa.RecordBatch, refused: Reasons) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+    """Keys, values and reasons, with nulls in place of what is refused: not even the decoder may see it."""
+    if not refused:
+        return records.keys(batch), records.values(batch), None
+    places = zip(records.partitions(batch).to_pylist(), records.offsets(batch).to_pylist(), strict=True)
+    reasons = pa.array([refused.get(place) for place in places], pa.string())
+    kept = reasons.is_null()
+    return _only(records.keys(batch), kept), _only(records.values(batch), kept), reasons
+
+
+def with_columns(decode: Decoder, extra: Mapping[str, Callable[[pa.RecordBatch], pa.Array]]) -> Decoder:
+    """The decoder with more columns of the records at the end, by name."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for rows in decode(iter([batch])):
+                columns = [*rows.columns, *(column_of(batch) for column_of in extra.values())]
+                yield pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, *extra])
+
+    return run
 
 
 def _raw(topic: str, batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.Array:
@@ -120,8 +175,9 @@ def _needs_raw(columns: dict[str, pa.Array], errors: pa.Array, raw_if_null: tupl
 class _Fields:
     """The value columns of a source and the JSON names under which each may come."""
 
-    def __init__(self, columns: tuple[Column, ...]) -> None:
-        self.columns = [column for column in columns if not column.key]
+    def __init__(self, source: Source) -> None:
+        self.columns = [column for column in source.columns if not column.key]
+        self.read = value_reader(source, self.columns)
         self.names = [column.name for column in self.columns]
         self.types = [arrow_type(column.type) for column in self.columns]
         taken: set[str] = set()
@@ -130,6 +186,8 @@ class _Fields:
             spellings = dict.fromkeys([column.field, column.field.lower(), column.field.upper()])
             self.spellings.append([name for name in spellings if name not in taken])
             taken.update(spellings)
+        simple = all(pa.types.is_primitive(kind) or kind == pa.string() for kind in self.types)
+        self.by_arrow = source.value_format == "json" and source.wrapped and simple
         schema = pa.schema(
             [(name, kind) for names, kind in zip(self.spellings, self.types, strict=True) for name in names]
         )
@@ -153,7 +211,7 @@ class _Fields:
                 for names, kind in zip(self.spellings, self.types, strict=True)
                 for name in names
             }
-        except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
             raise pa.ArrowInvalid(str(error)) from error
         return pa.table(columns)
 
@@ -209,7 +267,7 @@ def _decode_values(values: pa.BinaryArray, fields: _Fields) -> tuple[list[pa.Arr
                 if row > start:
                     _decode_block(values.slice(start, row - start), start, fields, pieces, errors)
                 if row < count:
-                    errors[row] = "value is null"
+                    errors[row] = NULL_VALUE
                     pieces.append([pa.nulls(1, kind) for kind in fields.types])
                 start = row + 1
     columns = (
@@ -229,6 +287,9 @@ def _decode_block(
     count = len(values)
     if count == 0:
         return
+    if not fields.by_arrow:
+        _decode_singly(values, first, fields, pieces, errors)
+        return
     reason = "value is not a JSON object"
     text = _joined(values)
     if text is not None:
@@ -240,12 +301,30 @@ def _decode_block(
         except pa.ArrowInvalid as error:
             reason = f"value does not fit the columns: {str(error).splitlines()[0]}"
     if count == 1:
-        errors[first] = reason
-        pieces.append([pa.nulls(1, kind) for kind in fields.types])
+        _decode_singly(values, first, fields, pieces, errors, reason)
         return
     half = count // 2
     _decode_block(values.slice(0, half), first, fields, pieces, errors)
     _decode_block(values.slice(half), first + half, fields, pieces, errors)
+
+
+def _decode_singly(
+    values: pa.BinaryArray,
+    first: int,
+    fields: _Fields,
+    pieces: list[list[pa.Array]],
+    errors: dict[int, str],
+    reason: str = "",
+) -> None:
+    """The same, record by record. `reason` is what Arrow's reader said of the one record, if it was asked."""
+    rows = []
+    for row, raw in enumerate(values.to_pylist()):
+        try:
+            rows.append(fields.read(raw))
+        except (ValueError, ArithmeticError, csv.Error, RecursionError) as error:
+            errors[first + row] = reason or f"value does not fit the columns: {error}"
+            rows.append([None] * len(fields.types))
+    pieces.append([pa.array([row[i] for row in rows], kind) for i, kind in enumerate(fields.types)])
 
 
 def _joined(values: pa.BinaryArray) -> bytes | None:
@@ -287,25 +366,51 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _decode_key(keys: pa.BinaryArray, column: Column, errors: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """A KEY column from the record's key in KAFKA format: UTF-8, or a 4- or 8-byte big-endian integer."""
-    kind = arrow_type(column.type)
-    raws = keys.to_pylist()
-    width = {"int": 4, "bigint": 8}.get(column.type)
-    decoded: list[str | int | None] = []
-    reasons = errors.to_pylist()
-    for row, raw in enumerate(raws):
-        value: str | int | None = None
-        try:
-            if raw is None:
-                pass
-            elif width is None:
-                value = raw.decode()
-            elif len(raw) == width:
-                value = int.from_bytes(raw, "big", signed=True)
-            else:
-                raise ValueError(f"{len(raw)} bytes")
-        except ValueError as error:
-            reasons[row] = reasons[row] or f"key does not fit column {column.name}: {error}"
-        decoded.append(value)
-    return pa.array(decoded, kind), pa.array(reasons, pa.string())
+KeyDecoder = Callable[[pa.BinaryArray, pa.Array], tuple[dict[str, pa.Array], pa.Array]]
+
+
+def _key_decoder(source: Source) -> KeyDecoder:
+    """A function from keys and errors to the KEY columns by name and the errors with those of the keys."""
+    keys = [column for column in source.columns if column.key]
+    types = [arrow_type(column.type) for column in keys]
+    if not keys:
+        return lambda _, errors: ({}, errors)
+    read = key_reader(source, keys)
+    nothing = [None] * len(keys)
+
+    def decode(raws: pa.BinaryArray, errors: pa.Array) -> tuple[dict[str, pa.Array], pa.Array]:
+        rows, reasons = [], errors.to_pylist()
+        for row, raw in enumerate(raws.to_pylist()):
+            try:
+                rows.append(nothing if raw is None else read(raw))
+            except (ValueError, ArithmeticError, csv.Error, RecursionError) as error:
+                reasons[row] = reasons[row] or f"key does not fit column {keys[0].name}: {error}"
+                rows.append(nothing)
+        columns = {key.name: pa.array([row[i] for row in rows], types[i]) for i, key in enumerate(keys)}
+        return columns, pa.array(reasons, pa.string())
+
+    return decode
+
+
+Times = Callable[[pa.Array, dict[str, pa.Array], pa.Array], tuple[pa.Array, pa.Array]]
+
+
+def row_times(source: Source) -> Times:
+    """A function from the records' times, columns and errors to ROWTIME and the errors with those of the times."""
+    if source.timestamp is None:
+        return lambda times, _, errors: (times, errors)
+    name = source.timestamp
+    read = time_reader(source.timestamp_format)
+
+    def take(times: pa.Array, columns: dict[str, pa.Array], errors: pa.Array) -> tuple[pa.Array, pa.Array]:
+        found, reasons = times.to_pylist(), errors.to_pylist()
+        for row, value in enumerate(columns[name].to_pylist()):
+            if reasons[row] is not None:
+                continue
+            try:
+                found[row] = read(value)
+            except ValueError as error:
+                reasons[row] = f"timestamp column {name} holds no time: {error}"
+        return pa.array(found, pa.int64()), pa.array(reasons, pa.string())
+
+    return take

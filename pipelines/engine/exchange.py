@@ -13,14 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from pipelines.engine.merge import STORED
+from pipelines.engine.merge import DROPPED, LAST, MERGED, STORED, STREAM_TIME
+from pipelines.engine.record_order import RecordOrder
 from pipelines.engine.statecodec import StateCodec
+from statestore.batches import Order
 from statestore.client import Reading, StoreClient, Writing
-from statestore.errors import InvariantBroken
+from statestore.errors import InvariantBroken, Unavailable
 from statestore.staging import SCHEMA
 
+_ROWS_OUT = 20_000
 ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-RESULT_DDL = "task int, attempt bigint, rows bigint"
+RESULT_DDL = "task int, attempt bigint, rows bigint, dropped bigint"
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,45 @@ def _spread(states: pa.Array, live: pa.BooleanArray) -> pa.Array:
     return states.take(pc.if_else(live, places, pa.scalar(None, pa.int64())))
 
 
-def writer(exchange: Exchange, types: list[pa.DataType]) -> ArrowFunction:
+def ordered(exchange: Exchange, order: RecordOrder) -> ArrowFunction:
+    """READ in record order: takes in all rows of the task, and gives what `RecordOrder` makes of them and the states.
+
+    Every row says the task's token, its stream time after the batch and how many records came too late. If nothing
+    else is left there is one row that has neither key nor dead letter, to say just that.
+    """
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = _context().partitionId()
+        taken = [batch for batch in batches if batch.num_rows]
+        if not taken:
+            return
+        with exchange.client(task) as client:
+            reading = client.read(exchange.task_name(task), exchange.batch)
+            if reading.already:
+                return
+            _, token = reading.states(pa.array([], pa.binary()))
+
+            def states(keys: pa.BinaryArray) -> pa.BinaryArray:
+                found, now = reading.states(keys)
+                if now != token:
+                    raise Unavailable("task went on while rows were read", task=exchange.task_name(task))
+                return found
+
+            found = order.rows(pa.Table.from_batches(taken), states, reading.stream_time_ms)
+            reading.close()
+        rows = found.rows if found.rows.num_rows else _only_figures(found.rows.schema)
+        for name, value in (("__token", token), (STREAM_TIME, found.stream_time_ms), (DROPPED, found.dropped)):
+            rows = rows.append_column(name, pa.repeat(pa.scalar(value, pa.int64()), rows.num_rows))
+        yield from rows.combine_chunks().to_batches(max_chunksize=_ROWS_OUT)
+
+    return read
+
+
+def _only_figures(schema: pa.Schema) -> pa.Table:
+    return pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)
+
+
+def writer(exchange: Exchange, parts: list[str], types: list[pa.DataType]) -> ArrowFunction:
     """WRITE: stages the rows on the task's server and gives one row of `RESULT_DDL`, or none for a task without rows."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -93,31 +134,44 @@ def writer(exchange: Exchange, types: list[pa.DataType]) -> ArrowFunction:
         task, attempt = context.partitionId(), context.taskAttemptId()
         codec = StateCodec(types)
         writing: Writing | None = None
-        token = 0
+        token, order = 0, None
         with exchange.client(task) as client:
             for batch in batches:
                 if batch.num_rows == 0:
                     continue
                 if writing is None:
                     token = batch.column("__token")[0].as_py()
-                    name = exchange.task_name(task)
-                    writing = client.write(name, batch=exchange.batch, attempt=attempt, token=token)
+                    name, order = exchange.task_name(task), _order(batch)
+                    writing = client.write(name, batch=exchange.batch, attempt=attempt, token=token, order=order)
                 if pc.any(pc.not_equal(batch.column("__token"), token)).as_py():
                     raise InvariantBroken("one task read two versions of its state", task=exchange.task_name(task))
-                writing.add(_staged_rows(batch, codec))
+                writing.add(_staged_rows(batch, parts, codec))
             if writing is not None:
-                rows = writing.close()
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([task], pa.int32()), pa.array([attempt], pa.int64()), pa.array([rows], pa.int64())],
-                    names=["task", "attempt", "rows"],
-                )
+                yield result(task, attempt, writing.close(), 0 if order is None else order.dropped)
 
     return write
 
 
-def _staged_rows(batch: pa.RecordBatch, codec: StateCodec) -> pa.RecordBatch:
+def result(task: int, attempt: int, rows: int, dropped: int = 0) -> pa.RecordBatch:
+    """One row of `RESULT_DDL`."""
+    figures = [pa.array([figure], pa.int64()) for figure in (attempt, rows, dropped)]
+    names = ["task", "attempt", "rows", "dropped"]
+    return pa.RecordBatch.from_arrays([pa.array([task], pa.int32()), *figures], names=names)
+
+
+def _order(batch: pa.RecordBatch) -> Order | None:
+    if STREAM_TIME not in batch.schema.names:
+        return None
+    return Order(batch.column(STREAM_TIME)[0].as_py(), batch.column(DROPPED)[0].as_py())
+
+
+def _staged_rows(batch: pa.RecordBatch, parts: list[str], codec: StateCodec) -> pa.RecordBatch:
+    if LAST in batch.schema.names:
+        batch = batch.filter(pc.or_(batch.column("__key").is_valid(), batch.column("__dead").is_valid()))
     times = batch.column("__time")
-    states = codec.encode(times, batch.columns[6:])
+    states = codec.encode(times, [batch.column(f"{MERGED}{part}") for part in parts])
+    if LAST in batch.schema.names:
+        states = pc.if_else(batch.column(LAST), states, pa.scalar(None, pa.binary()))
     return pa.RecordBatch.from_arrays(
         [
             batch.column("__key").cast(pa.binary()),

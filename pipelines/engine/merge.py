@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipelines.plan import Aggregate, GroupKey, Query
+from pipelines.engine.encode import key_fields_bytes, value_bytes
+from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, GroupKey, Query
+from pipelines.sql.types import parse_type
 from statestore.errors import InvalidConfig
 
 
@@ -17,57 +19,83 @@ from statestore.errors import InvalidConfig
 class Part:
     """One mergeable part of an aggregate. `partial` aggregates input rows; `merge` joins `{old}` and `{new}`.
 
-    `type` is the Spark SQL type in which the part is kept; merging never leaves it.
+    `type` is the Spark SQL type in which the part is kept; merging never leaves it. `operation` is the part's name
+    among the running operations, for rows that are taken one after the other.
     """
 
     name: str
     type: str
+    operation: str
     partial: str
     merge: str
 
 
 PARTIAL, STORED, MERGED = "__p_", "__s_", "__m_"
+WINDOW_BOUNDS = ("WINDOWSTART", "WINDOWEND")
 _HEAD = ("__key", "__dead", "__token", "__old_time")
+# What rows in record order carry besides: whether the row's state is kept, and the task's stream time and late records.
+LAST, STREAM_TIME, DROPPED = "__last", "__stream_time", "__dropped"
 _ADD = "CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {old} + {new} END"
 
 
 def state_parts(aggregate: Aggregate) -> list[Part]:
-    """The parts that the state keeps of one aggregate."""
-    name, kind, of = aggregate.name, aggregate.type, aggregate.argument
+    """The parts that the state keeps of one aggregate. Those of `plan.ORDERED` have no partial and do not merge."""
+    name, kind, of = aggregate.name, parse_type(aggregate.type).ddl, aggregate.argument
     match aggregate.function:
         case "count_all":
-            return [Part(name, kind, "count(1)", _ADD)]
+            return [Part(name, kind, "count_all", "count(1)", _ADD)]
         case "count":
-            return [Part(name, kind, f"count({of})", _ADD)]
+            return [Part(name, kind, "count", f"count({of})", _ADD)]
         case "sum":
-            return [Part(name, kind, f"sum({of})", _ADD)]
+            return [Part(name, kind, "sum", f"sum({of})", _ADD)]
         case "min":
-            return [Part(name, kind, f"min({of})", "least({old}, {new})")]
+            return [Part(name, kind, "min", f"min({of})", "least({old}, {new})")]
         case "max":
-            return [Part(name, kind, f"max({of})", "greatest({old}, {new})")]
+            return [Part(name, kind, "max", f"max({of})", "greatest({old}, {new})")]
         case "avg":
-            count = Part(f"{name}_count", "bigint", f"count({of})", _ADD)
-            return [Part(f"{name}_sum", kind, f"sum({of})", _ADD), count]
+            count = Part(f"{name}_count", "bigint", "count", f"count({of})", _ADD)
+            return [Part(f"{name}_sum", kind, "sum", f"sum({of})", _ADD), count]
+        case "latest_by_offset" | "earliest_by_offset":
+            return [Part(name, kind, aggregate.function, "", "")]
+        case "stddev_sample" | "stddev_samp":
+            operations = {"sum": kind, "count": "bigint", "squares": "double"}
+            return [Part(f"{name}_{operation}", of_, operation, "", "") for operation, of_ in operations.items()]
+        case function if function in LISTS:
+            return [Part(name, "string", function, "", "")]
         case other:
             raise InvalidConfig("plan has an unknown aggregate", function=other)
 
 
 def _value(aggregate: Aggregate, prefix: str) -> str:
-    """The aggregate's value from its parts, which are columns named `prefix` + part."""
+    """The aggregate's value from its parts, which are columns named `prefix` + part. Of nothing it is ksqlDB's zero."""
     if aggregate.function == "avg":
         total, count = f"`{prefix}{aggregate.name}_sum`", f"`{prefix}{aggregate.name}_count`"
-        return f"CASE WHEN {count} > 0 THEN CAST({total} AS DOUBLE) / {count} END"
-    return f"`{prefix}{aggregate.name}`"
+        return f"CASE WHEN {count} > 0 THEN CAST({total} AS DOUBLE) / {count} ELSE 0.0D END"
+    if aggregate.function in (DEVIATION, VARIANCE):
+        squares, count = f"`{prefix}{aggregate.name}_squares`", f"`{prefix}{aggregate.name}_count`"
+        variance = f"{squares} / ({count} - 1)"
+        root = f"sqrt({variance})" if aggregate.function == DEVIATION else variance
+        return f"CASE WHEN {count} > 1 THEN {root} ELSE 0.0D END"
+    part = f"`{prefix}{aggregate.name}`"
+    if aggregate.function in LISTS:
+        return _listed(aggregate, part)
+    return f"coalesce({part}, CAST(0 AS {parse_type(aggregate.type).ddl}))" if aggregate.function == "sum" else part
+
+
+def _listed(aggregate: Aggregate, part: str) -> str:
+    """The value of a part that is a list of JSON texts, or for a histogram an object of counts."""
+    match aggregate.function:
+        case "count_distinct":
+            return f"CAST(coalesce(json_array_length({part}), 0) AS BIGINT)"
+        case "histogram":
+            return f"from_json({part}, 'map<string,bigint>')"
+    joined = f"concat('[', array_join(from_json({part}, 'array<string>'), ','), ']')"
+    return f"from_json({joined}, 'array<{parse_type(aggregate.type).ddl}>')"
 
 
 def key_bytes(query: Query, group_by: tuple[GroupKey, ...]) -> str:
     """The serialised key: null if a group key is null."""
-    if query.key_format == "json":
-        fields = ", ".join(f"{key.expression} AS `{key.name}`" for key in group_by)
-        known = " AND ".join(f"({key.expression}) IS NOT NULL" for key in group_by)
-        return f"CASE WHEN {known} THEN CAST(to_json(struct({fields})) AS BINARY) END"
-    # Outside of ANSI mode Spark casts integers to big-endian bytes, which is the KAFKA format.
-    return f"CAST({group_by[0].expression} AS BINARY)"
+    return key_fields_bytes(query, [(key.name, key.expression) for key in group_by])
 
 
 DEAD = (
@@ -77,10 +105,12 @@ DEAD = (
 
 
 class MergeSql:
-    """Select lists and predicates of one plan."""
+    """Select lists and predicates of one plan. In record order old and new are merged already: that step is left out."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
+        self._ordered = (LAST, STREAM_TIME, DROPPED) if query.in_record_order else ()
+        self._head = (*_HEAD, *self._ordered)
         self.parts = [part for aggregate in query.aggregates for part in state_parts(aggregate)]
 
     def filter(self) -> str:
@@ -104,9 +134,10 @@ class MergeSql:
         ]
 
     def steps(self) -> list[list[str]]:
-        """Select lists from READ to WRITE, each over the one before. WRITE takes the columns by place."""
+        """Select lists from READ to WRITE, each over the one before."""
+        merged = [] if self.query.in_record_order else [self._merged()]
         had = [self._was_values(), self._was_shown()] if self.query.having else []
-        return [self._merged(), *had, self._values(), self._emitted()]
+        return [*merged, *had, self._values(), self._emitted()]
 
     def _merged(self) -> list[str]:
         merges = []
@@ -115,33 +146,35 @@ class MergeSql:
             merges.append(f"CAST({merged} AS {part.type}) AS `{MERGED}{part.name}`")
         time = "CASE WHEN __old_time IS NULL THEN __time ELSE greatest(__old_time, __time) END AS __time"
         stored = [f"`{STORED}{part.name}`" for part in self.parts]
-        return [*_HEAD, time, *self._group_names(), *stored, *merges]
+        return [*self._head, time, *self._group_names(), *stored, *merges]
 
     def _was_values(self) -> list[str]:
         return ["*", *(f"{_value(a, STORED)} AS `{a.name}`" for a in self.query.aggregates)]
 
     def _was_shown(self) -> list[str]:
         was = f"__old_time IS NOT NULL AND coalesce({self.query.having}, false) AS __was"
-        return [*_HEAD, "__time", *self._group_names(), *self._merged_names(), was]
+        return [*self._head, "__time", *self._group_names(), *self._merged_names(), was]
 
     def _values(self) -> list[str]:
         was = ["__was"] if self.query.having else []
         values = [f"{_value(a, MERGED)} AS `{a.name}`" for a in self.query.aggregates]
-        return [*_HEAD, "__time", *self._group_names(), *self._merged_names(), *was, *values]
+        return [*self._head, "__time", *self._group_names(), *self._merged_names(), *was, *values]
 
     def _emitted(self) -> list[str]:
-        fields = ", ".join(f"{out.expression} AS `{out.name}`" for out in self.query.outputs)
-        value = f"CAST(to_json(struct({fields}), map('ignoreNullFields', 'false')) AS BINARY)"
         emit, shown = "1", "true"
         if self.query.having:
             shown = f"coalesce({self.query.having}, false)"
             emit = f"CASE WHEN {shown} THEN 1 WHEN __was THEN 2 ELSE 0 END"
+        if self._ordered:
+            # A row that only brings figures.
+            emit = f"CASE WHEN __key IS NULL THEN 0 ELSE {emit} END"
         emitted = f"CAST({emit} AS TINYINT) AS __emit"
-        value = f"CASE WHEN __dead IS NULL AND {shown} THEN {value} END AS __value"
-        return ["__key", "__dead", "__token", "__time", emitted, value, *self._merged_names()]
+        value = f"CASE WHEN __dead IS NULL AND {shown} THEN {value_bytes(self.query)} END AS __value"
+        return ["__key", "__dead", "__token", *self._ordered, "__time", emitted, value, *self._merged_names()]
 
     def _group_names(self) -> list[str]:
-        return [f"`{key.name}`" for key in self.query.group_by]
+        bounds = WINDOW_BOUNDS if self.query.window is not None else ()
+        return [*(f"`{key.name}`" for key in self.query.group_by), *bounds]
 
     def _merged_names(self) -> list[str]:
         return [f"`{MERGED}{part.name}`" for part in self.parts]

@@ -7,16 +7,18 @@ output, dead letters and position leave in one transaction when the driver says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
+from pyspark.sql.functions import expr
 
-from pipelines.engine.batch import BatchJob, Counts, StagedBatch, TaskResult
-from pipelines.engine.decode import Decoder, decoded_ddl, decoder
-from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange
+from pipelines.engine.batch import Counts, StagedBatch, drained, staged, uncounted
+from pipelines.engine.decode import NULL_VALUE, Count, Decoder, Reasons, decoded_ddl, decoder, with_columns
+from pipelines.engine.encode import value_bytes
+from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, result
 from pipelines.engine.merge import DEAD, key_bytes
 from pipelines.engine.records import COLUMNS, partitions
 from pipelines.plan import Query
@@ -24,10 +26,8 @@ from statestore.client import StoreClient, Writing
 from statestore.errors import InvalidConfig, InvariantBroken
 from statestore.staging import SCHEMA
 
-
-def job_of(query: Query) -> BatchJob | ProjectionJob:
-    """The job of a plan, by whether it keeps state."""
-    return ProjectionJob(query) if query.stateless else BatchJob(query)
+# A null value is a row of its own; every other error makes a dead letter.
+_FAILED = f"__error IS NOT NULL AND __error <> '{NULL_VALUE}'"
 
 
 class ProjectionJob:
@@ -36,51 +36,75 @@ class ProjectionJob:
     def __init__(self, query: Query) -> None:
         self.query = query
 
-    def frame(self, records: DataFrame, *, count: Callable[[int, int], None], write: ArrowFunction) -> DataFrame:
+    def frame(
+        self,
+        records: DataFrame,
+        *,
+        count: Count,
+        write: ArrowFunction,
+        refused: Reasons | None = None,
+    ) -> DataFrame:
         """The whole batch as one frame. Nothing runs yet."""
         source = self.query.source
-        decode = with_partition(decoder(source, (), count))
+        decode = with_partition(decoder(source, (), count, refused))
         ddl = f"{decoded_ddl(source)}, __partition int"
         decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, ddl)
-        kept = decoded.where(self._filter()) if self.query.where is not None else decoded
-        return kept.selectExpr(*self._emitted()).mapInArrow(write, RESULT_DDL)
+        return self.project(decoded).mapInArrow(write, RESULT_DDL)
 
-    def run(self, records: DataFrame, exchange: Exchange) -> StagedBatch:
-        """Stage the batch. Raises what Spark raises; then nothing may be committed."""
+    def project(self, decoded: DataFrame) -> DataFrame:
+        """The results of decoded rows in their order: `__key`, `__value`, `__dead`, `__time`, `__partition`.
+
+        A row whose value is null is a result whose value is null, unless WHERE asks about it. In a table's changelog a
+        row that WHERE does not let through deletes what was there, and a row without a key is none.
+        """
+        if self.query.timestamp is not None:
+            error = f"coalesce(__error, CASE WHEN {self._time()} >= 0 THEN NULL ELSE 'result has no time' END)"
+            decoded = decoded.withColumn("__error", expr(error))
+        if self.query.changelog:
+            decoded = decoded.where(f"({_FAILED}) OR {self._known_key()}")
+        elif self.query.where is not None:
+            decoded = decoded.where(f"({_FAILED}) OR (__error IS NULL AND ({self.query.where}))")
+        return decoded.selectExpr(*self._emitted())
+
+    def _time(self) -> str:
+        """A result's time; a tombstone and a bad record keep their own."""
+        if self.query.timestamp is None:
+            return "ROWTIME"
+        return f"CASE WHEN __error IS NULL THEN CAST({self.query.timestamp} AS BIGINT) ELSE ROWTIME END"
+
+    def _known_key(self) -> str:
+        keys = [f"`{column.name}` IS NOT NULL" for column in self.query.source.columns if column.key]
+        return " AND ".join(keys) or "true"
+
+    def run(self, records: DataFrame, exchange: Exchange, refused: Reasons | None = None) -> StagedBatch:
+        """Stage the batch; `refused` become dead letters. Raises what Spark raises; then nothing may be committed."""
         context = records.sparkSession.sparkContext
-        counts = Counts(*(context.accumulator(0) for _ in range(2)))
-        rows = self.frame(records, count=counts.add, write=stager(exchange)).collect()
-        results = tuple(TaskResult(row.task, row.attempt, row.rows) for row in rows)
-        return StagedBatch(counts.records.value, counts.bad.value, results)
+        counts = Counts(*(context.accumulator(0) for _ in range(3)))
+        frame = self.frame(records, count=counts.add, write=stager(exchange), refused=refused)
+        return staged(frame, counts)
 
-    def _filter(self) -> str:
-        return f"__error IS NOT NULL OR ({self.query.where})"
+    def try_out(self, records: DataFrame, exchange: Exchange, refused: Reasons) -> None:
+        """Compute everything and stage nothing. Raises what Spark raises."""
+        self.frame(records, count=uncounted, write=drained, refused=refused).collect()
 
     def _emitted(self) -> list[str]:
         """Key, dead letter, task, time and value, which WRITE takes by name."""
         query = self.query
-        key = key_bytes(query, query.group_by) if query.group_by else "CAST(NULL AS BINARY)"
-        fields = ", ".join(f"{out.expression} AS `{out.name}`" for out in query.outputs)
-        value = f"CAST(to_json(struct({fields}), map('ignoreNullFields', 'false')) AS BINARY)"
+        shown = "__error IS NULL"
+        if query.changelog and query.where is not None:
+            shown += f" AND ({query.where})"
         return [
-            f"CASE WHEN __error IS NULL THEN {key} END AS __key",
-            f"CASE WHEN __error IS NULL THEN {value} END AS __value",
-            f"CASE WHEN __error IS NOT NULL THEN {DEAD.format(reason='__error')} END AS __dead",
-            "ROWTIME AS __time",
+            f"CASE WHEN NOT ({_FAILED}) THEN {key_bytes(query, query.group_by)} END AS __key",
+            f"CASE WHEN {shown} THEN {value_bytes(query)} END AS __value",
+            f"CASE WHEN {_FAILED} THEN {DEAD.format(reason='__error')} END AS __dead",
+            f"{self._time()} AS __time",
             "__partition",
         ]
 
 
 def with_partition(decode: Decoder) -> Decoder:
     """The decoder with the source partition of each row as a last column."""
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for rows in decode(iter([batch])):
-                columns = [*rows.columns, partitions(batch)]
-                yield pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, "__partition"])
-
-    return run
+    return with_columns(decode, {"__partition": partitions})
 
 
 def stager(exchange: Exchange) -> ArrowFunction:
@@ -142,15 +166,7 @@ class _Stage:
     def close(self) -> Iterator[pa.RecordBatch]:
         """End the attempt; gives what the driver may commit."""
         if self._writing is not None:
-            rows = self._writing.close()
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array([self._task], pa.int32()),
-                    pa.array([self._attempt], pa.int64()),
-                    pa.array([rows], pa.int64()),
-                ],
-                names=["task", "attempt", "rows"],
-            )
+            yield result(self._task, self._attempt, self._writing.close())
         self._client.close()
 
 

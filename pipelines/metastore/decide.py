@@ -7,10 +7,11 @@ script spells out what it reads and writes, so it is deployed, run and checked f
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
 
 from pipelines.metastore import script
 from pipelines.metastore.command import Change, drop, put
-from pipelines.metastore.projection import Snapshot
 from pipelines.metastore.relations import RELATION, SnapshotCatalogue, put_relation
 from pipelines.metastore.statement import SQL, Statement, deploy_script
 from pipelines.metastore.validate import (
@@ -19,6 +20,7 @@ from pipelines.metastore.validate import (
     RESULT,
     RUNNING,
     Accepted,
+    Definitions,
     World,
     drop_changes,
     unknown_pipeline,
@@ -34,7 +36,7 @@ from pipelines.sql.properties import SOURCE_PROPERTIES, check_properties, read_p
 from statestore.errors import InvalidInput
 
 
-def decide(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
+def decide(statement: Statement, snapshot: Definitions, world: World) -> Accepted:
     """Accept the statement, whatever its kind, or raise `SqlError`, `InvalidInput` or `InvalidConfig`."""
     if statement.kind != SQL:
         return validate(statement, snapshot, world)
@@ -49,7 +51,7 @@ def decide(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
 class _Decision:
     """One statement over one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, world: World) -> None:
+    def __init__(self, snapshot: Definitions, world: World) -> None:
         self.snapshot = snapshot
         self.world = world
         self.catalogue = SnapshotCatalogue(snapshot)
@@ -75,9 +77,18 @@ class _Decision:
             return False
         if statement.if_not_exists:
             return True
-        what = f"{existing.kind.lower()} {existing.name}"
+        kind = existing.kind.lower()
+        what = f"{kind} {existing.name}"
         if not statement.or_replace:
-            raise Refusal(statement.name.at, f"{what} exists already", "use CREATE OR REPLACE, or IF NOT EXISTS")
+            told = f"Cannot add {statement.kind.lower()} '{existing.name}': A {kind} with the same name already exists"
+            raise Refusal(
+                statement.name.at, f"{what} exists already: {told}", "use CREATE OR REPLACE, or IF NOT EXISTS"
+            )
+        if isinstance(statement, t.CreateAs) and existing.query and self.world.replaces_queries:
+            return False
+        if isinstance(statement, t.CreateSource) and not existing.query:
+            # Queries that read it go on with the columns that they were planned with.
+            return False
         if existing.query or self.catalogue.users(existing):
             hint = "DROP it and create it anew"
             raise Refusal(statement.name.at, f"{what} is used by queries and cannot be replaced", hint)
@@ -85,8 +96,11 @@ class _Decision:
 
     def _create_source(self, statement: t.CreateSource) -> Accepted:
         relation = define(statement)
+        replaced = self.catalogue.find(relation.name)
         if self._taken(statement):
             return Accepted((), (relation.name,))
+        if replaced is not None and self.catalogue.users(replaced):
+            _require_upgrade(replaced, relation, statement)
         given = check_properties(statement.properties, SOURCE_PROPERTIES)
         self.world.require_topic(relation.source.topic, read_partitions(given))
         return Accepted((put_relation(relation),), (relation.name,))
@@ -95,15 +109,19 @@ class _Decision:
         if self._taken(statement):
             return Accepted((), (statement.name.text,))
         topic, tasks = statement.name.text, self.world.default_tasks
+        replaced = self.catalogue.find(statement.name.text)
         planned = plan_create(statement, self.catalogue, topic=topic, tasks=tasks)
-        if any(r.source.topic == planned.query.output_topic for r in self.catalogue.all()):
+        if replaced is not None:
+            _require_upgrade(replaced, planned.relation, statement)
+        others = (r for r in self.catalogue.all() if replaced is None or r.name != replaced.name)
+        if any(r.source.topic == planned.query.output_topic for r in others):
             hint = "choose another with KAFKA_TOPIC"
             message = f"topic '{planned.query.output_topic}' is another stream's or table's"
             raise Refusal(statement.name.at, message, hint)
         pipeline = query_pipeline(statement)
         plain = replace(script.with_topic(statement, topic), or_replace=False, if_not_exists=False)
         source = require(self.catalogue, statement.query.source.name)
-        changes = self._deployed(plain, [source], pipeline)
+        changes = self._deployed(plain, [source], pipeline, replaced=replaced is not None)
         relation = replace(planned.relation, query=pipeline.upper())
         return Accepted((*changes, put_relation(relation)), (relation.name, pipeline.upper()))
 
@@ -121,10 +139,14 @@ class _Decision:
         kept = tuple(change for change in changes if change.kind != RESULT)
         return Accepted(kept, (target.name, pipeline.upper()))
 
-    def _deployed(self, statement: script.Filling, relations: list[Relation], pipeline: str) -> tuple[Change, ...]:
+    def _deployed(
+        self, statement: script.Filling, relations: list[Relation], pipeline: str, *, replaced: bool = False
+    ) -> tuple[Change, ...]:
         """The changes of deploying the query's script, wanted to run at once."""
         text = script.script_of(statement, relations)
-        owned = _Others(self.snapshot) if isinstance(statement, t.InsertSelect) else self.snapshot
+        owned: Definitions = self.snapshot
+        if isinstance(statement, t.InsertSelect) or replaced:
+            owned = _Others(self.snapshot, without=pipeline if replaced else "")
         changes = validate(deploy_script(text, pipeline), owned, self.world).changes
         wanted = put(DESIRED, pipeline, {"state": RUNNING})
         return tuple(wanted if change.kind == DESIRED else change for change in changes)
@@ -139,7 +161,8 @@ class _Decision:
             )
         if users := self.catalogue.users(relation):
             hint = "TERMINATE them first"
-            raise InvalidInput("queries use it", name=relation.name, queries=", ".join(users), hint=hint)
+            told = f"Cannot drop {relation.name}. The following queries read from this source or write to it: [{', '.join(users)}]"
+            raise InvalidInput(f"queries use it: {told}", name=relation.name, queries=", ".join(users), hint=hint)
         changes: tuple[Change, ...] = ()
         if relation.query:
             changes = drop_changes(relation.query.lower(), self.snapshot).changes
@@ -154,15 +177,44 @@ class _Decision:
         return Accepted(tuple(changes), (query,))
 
 
-class _Others(Snapshot):
-    """The snapshot without owners of result topics: INSERT INTO shares its target's topic with other writers."""
+class _Others:
+    """The definitions without owners of result topics: INSERT INTO shares its target's topic with other writers.
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__(snapshot.connection)
+    And without the pipeline that is replaced, if one is.
+    """
 
-    def get(self, kind: str, name: str) -> object:
+    def __init__(self, snapshot: Definitions, *, without: str = "") -> None:
+        self._snapshot = snapshot
+        self._without = without
+
+    def get(self, kind: str, name: str) -> Any:
         """A definition's body, None for an owner of a topic."""
-        return None if kind == RESULT else super().get(kind, name)
+        hidden = kind == RESULT or (kind == PIPELINE and name == self._without)
+        return None if hidden else self._snapshot.get(kind, name)
+
+    def all(self, kind: str) -> dict[str, Any]:
+        """Every definition of a kind, by name."""
+        return self._snapshot.all(kind)
+
+    def names(self, kind: str) -> list[str]:
+        """Their names."""
+        return self._snapshot.names(kind)
+
+
+def _require_upgrade(old: Relation, new: Relation, statement: t.CreateSource | t.CreateAs) -> None:
+    """What replaces a stream or table in use may add columns behind the old ones, and change neither them nor the key."""
+    if old.kind != new.kind:
+        told = f"Cannot add {new.kind.lower()} '{new.name}': A {old.kind.lower()} with the same name already exists"
+        raise Refusal(statement.name.at, told)
+    before, after = ([(c.name, c.type) for c in r.source.columns if not c.key] for r in (old, new))
+    keys = [[(c.name, c.type) for c in r.source.columns if c.key] for r in (old, new)]
+    changed = [name for (name, type_), now in zip_longest(before, after[: len(before)]) if (name, type_) != now]
+    if old.source.topic != new.source.topic or old.source.value_format != new.source.value_format:
+        told = f"Cannot upgrade data source: `{new.name}`. Its topic or format would be another"
+        raise Refusal(statement.name.at, told)
+    if changed or keys[0] != keys[1]:
+        told = f"Cannot upgrade data source: `{new.name}`. The following columns are changed, missing or reordered"
+        raise Refusal(statement.name.at, f"{told}: {changed or [name for name, _ in keys[0]]}")
 
 
 def query_pipeline(statement: t.CreateAs) -> str:

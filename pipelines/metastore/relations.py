@@ -7,8 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pipelines.metastore.command import Change, put
-from pipelines.metastore.projection import Snapshot
-from pipelines.metastore.validate import PIPELINE
+from pipelines.metastore.validate import PIPELINE, Definitions
 from pipelines.plan import Query, query_from_json, source_from_fields
 from pipelines.sql.catalogue import Relation
 
@@ -18,7 +17,7 @@ RELATION = "relation"
 class SnapshotCatalogue:
     """The relations at one moment, for the planner."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Definitions) -> None:
         self._snapshot = snapshot
 
     def find(self, name: str) -> Relation | None:

@@ -12,7 +12,9 @@ from pipelines.sql.names import Name
 from pipelines.sql.nodes import Text, TypeName
 from pipelines.sql.printer import print_tree
 from pipelines.sql.tree import STREAM, ColumnDef, CreateAs, CreateSource, InsertSelect, Properties, Property
+from pipelines.sql.types import SqlType, parse_type
 
+_DELIMITERS = {" ": "SPACE", "\t": "TAB"}
 Filling = CreateAs | InsertSelect
 
 
@@ -26,10 +28,26 @@ def created(relation: Relation) -> CreateSource:
     """A statement that defines the relation over its topic, whoever fills that."""
     key = "KEY" if relation.kind == STREAM else "PRIMARY KEY"
     columns = tuple(
-        ColumnDef(_name(column.name), column.field, _type(column.type), key if column.key else "")
+        ColumnDef(_name(column.name), column.field, _type(parse_type(column.type)), key if column.key else "")
         for column in relation.source.columns
     )
-    given = {"KAFKA_TOPIC": relation.source.topic, "VALUE_FORMAT": relation.source.value_format}
+    source = relation.source
+    given = {"KAFKA_TOPIC": source.topic, "VALUE_FORMAT": source.value_format}
+    has_key = any(column.key for column in source.columns)
+    if has_key and source.key_format != "kafka":
+        given["KEY_FORMAT"] = source.key_format
+    if not has_key and source.key_format == source.value_format != "kafka":
+        # The format that a result's key will have.
+        given = {"KAFKA_TOPIC": source.topic, "FORMAT": source.value_format}
+    for name, delimiter in (("KEY_DELIMITER", source.key_delimiter), ("VALUE_DELIMITER", source.value_delimiter)):
+        if delimiter != ",":
+            given[name] = _DELIMITERS.get(delimiter, delimiter)
+    if not source.wrapped:
+        given["WRAP_SINGLE_VALUE"] = "false"
+    if source.timestamp is not None:
+        given["TIMESTAMP"] = f"`{source.timestamp}`"
+    if source.timestamp_format is not None:
+        given["TIMESTAMP_FORMAT"] = source.timestamp_format
     return CreateSource(relation.kind, _name(relation.name), columns, _properties(given))
 
 
@@ -55,6 +73,7 @@ def _name(text: str) -> Name:
     return Name(text, text, 0)
 
 
-def _type(spark: str) -> TypeName:
-    word, _, numbers = spark.rstrip(")").partition("(")
-    return TypeName(word.upper(), tuple(int(number) for number in numbers.split(",")) if numbers else None)
+def _type(type_: SqlType) -> TypeName:
+    inner = tuple(_type(part) for part in type_.inner)
+    numbers = (type_.precision, type_.scale) if type_.kind == "decimal" else None
+    return TypeName(type_.kind.upper(), numbers, inner, tuple(_name(name) for name in type_.names))

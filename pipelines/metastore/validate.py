@@ -23,7 +23,6 @@ from typing import Any, Protocol
 
 from pipelines import names
 from pipelines.metastore.command import Change, drop, put
-from pipelines.metastore.projection import Snapshot
 from pipelines.metastore.statement import DEPLOY, KINDS, SQL, START, STOP, Statement
 from pipelines.plan import Query, plan_hash, query_from_json
 from pipelines.resolve import resolved_as
@@ -34,10 +33,27 @@ PIPELINE, DESIRED, RESULT, DROPPED = "pipeline", "desired", "result", "dropped"
 RUNNING, STOPPED = "running", "stopped"
 
 
+class Definitions(Protocol):
+    """The definitions at one moment."""
+
+    def get(self, kind: str, name: str) -> Any:
+        """A definition's body, None if there is none."""
+
+    def all(self, kind: str) -> dict[str, Any]:
+        """Every definition of a kind, by name."""
+
+    def names(self, kind: str) -> list[str]:
+        """Their names."""
+
+
 class World(Protocol):
-    """What a definition needs outside of the metastore. Everything is safe to do twice."""
+    """What a definition needs outside of the metastore. Everything is safe to do twice.
+
+    `replaces_queries` is whether CREATE OR REPLACE … AS may replace a running query.
+    """
 
     default_tasks: int
+    replaces_queries: bool
 
     def require_sources(self, topics: list[str]) -> None:
         """Raises `InvalidConfig` unless the topics exist."""
@@ -72,7 +88,7 @@ def check(statement: Statement, default_tasks: int) -> None:
         parse_pipeline(statement.text, pipeline=statement.pipeline, default_tasks=default_tasks)
 
 
-def validate(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
+def validate(statement: Statement, snapshot: Definitions, world: World) -> Accepted:
     """Accept the statement, or raise `SqlError`, `InvalidInput` or `InvalidConfig`."""
     check(statement, world.default_tasks)
     if statement.kind == DEPLOY:
@@ -90,7 +106,7 @@ def unknown_pipeline(name: str, known: list[str]) -> InvalidInput:
     return InvalidInput("pipeline is not deployed", pipeline=name, deployed=deployed, hint="run `rollforward deploy`")
 
 
-def _deploy(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
+def _deploy(statement: Statement, snapshot: Definitions, world: World) -> Accepted:
     pipeline = statement.pipeline
     parsed = parse_pipeline(statement.text, pipeline=pipeline, default_tasks=world.default_tasks)
     for query in parsed.queries:
@@ -107,7 +123,7 @@ def _deploy(statement: Statement, snapshot: Snapshot, world: World) -> Accepted:
     return _deployed(statement, parsed, snapshot, world)
 
 
-def _deployed(statement: Statement, parsed: Pipeline, snapshot: Snapshot, world: World) -> Accepted:
+def _deployed(statement: Statement, parsed: Pipeline, snapshot: Definitions, world: World) -> Accepted:
     left = snapshot.get(DROPPED, parsed.name)
     if left is not None:
         # A drop that was killed behind its commit: the new pipeline must not begin with that state.
@@ -133,7 +149,7 @@ def _same(parsed: Sequence[Query], deployed: Sequence[Query]) -> bool:
     return all(plan_hash(resolved_as(new, old)) == plan_hash(old) for new, old in pairs)
 
 
-def _require_free_results(parsed: Pipeline, snapshot: Snapshot) -> None:
+def _require_free_results(parsed: Pipeline, snapshot: Definitions) -> None:
     """Two writers of one topic would mix their results."""
     for query in parsed.queries:
         owner = snapshot.get(RESULT, query.output_topic)
@@ -146,12 +162,12 @@ def _require_free_results(parsed: Pipeline, snapshot: Snapshot) -> None:
             )
 
 
-def _desire(pipeline: str, state: str, snapshot: Snapshot) -> Accepted:
+def _desire(pipeline: str, state: str, snapshot: Definitions) -> Accepted:
     now = snapshot.get(DESIRED, pipeline) or {}
     return Accepted(() if now.get("state") == state else (put(DESIRED, pipeline, {**now, "state": state}),))
 
 
-def drop_changes(pipeline: str, snapshot: Snapshot) -> Accepted:
+def drop_changes(pipeline: str, snapshot: Definitions) -> Accepted:
     """The pipeline goes, what it leaves in Kafka is noted. Raises `InvalidInput` while it is to run."""
     if (snapshot.get(DESIRED, pipeline) or {}).get("state") == RUNNING:
         raise InvalidInput(

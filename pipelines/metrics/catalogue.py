@@ -44,6 +44,11 @@ GATHERED = _gauge("gathered_timestamp_seconds", "when the gathered figures were 
 
 RECORDS = _counter("records", "input records in finished batches", "query")
 BAD_RECORDS = _counter("dead_letter_records", "records that went to the dead letters", "query")
+LATE_RECORDS = _counter(
+    "expired_window_record_drop",
+    "windows that records came too late for; Kafka Streams' expired-window-record-drop",
+    "query",
+)
 CHANGED = _counter("changed_keys", "keys that batches changed", "query")
 BATCHES = _counter("batches", "finished batches", "query")
 BATCH_SECONDS = _histogram("batch_seconds", "from a batch's plan to its end", BATCH_BUCKETS_S, "query")
@@ -78,7 +83,8 @@ SNAPSHOT_UPLOADED = _gauge("snapshot_uploaded_bytes", "bytes of them that had to
 PARTS = {
     "The driver": (DRIVER_STATE, DRIVER_STARTED, DRIVER_MEMORY, GATHERED),
     "Batches of a query": (
-        *(RECORDS, BAD_RECORDS, CHANGED, BATCHES, BATCH_SECONDS, COMMIT_SECONDS, LAST_COMMIT, BATCH, EPOCH, LAG),
+        *(RECORDS, BAD_RECORDS, LATE_RECORDS, CHANGED, BATCHES),
+        *(BATCH_SECONDS, COMMIT_SECONDS, LAST_COMMIT, BATCH, EPOCH, LAG),
     ),
     "Store servers, tasks and stores": (
         *(SERVER_UP, TASK_RUNNING, TASK_BATCH, STORE_KEYS, STORE_BYTES, DISK_FREE, DISK_SIZE),

@@ -47,4 +47,7 @@ class Ksql(Dialect):
             "!=": TokenType.NEQ,
             "<=": TokenType.LTE,
             ">=": TokenType.GTE,
+            "->": TokenType.ARROW,
+            "=>": TokenType.FARROW,
+            ":=": TokenType.COLON_EQ,
         }

@@ -11,6 +11,7 @@ WHEN, under AND and OR) both mean the same, and the text is the plain comparison
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from decimal import Decimal
 
 from pipelines.plan import Source
@@ -25,8 +26,15 @@ from pipelines.sql.functions import (
     call_scalar,
     common_type,
     concat,
+    register,
+    string_literal,
 )
-from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, quote
+from pipelines.sql.functions_collection import COLLECTIONS
+from pipelines.sql.functions_math import MATH
+from pipelines.sql.functions_text import TEXT
+from pipelines.sql.functions_time import TIMES, UNIT_FIRST
+from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, WINDOW_BOUNDS, quote
+from pipelines.sql.nested import LAMBDAS, build_lambda_call, build_nested
 from pipelines.sql.nodes import (
     Between,
     Binary,
@@ -34,6 +42,7 @@ from pipelines.sql.nodes import (
     Cast,
     Column,
     Connective,
+    Distinct,
     In,
     IsNull,
     Like,
@@ -50,6 +59,7 @@ from pipelines.sql.nodes import (
 from pipelines.sql.nodes import (
     Call as CallNode,
 )
+from pipelines.sql.printer import print_tree
 from pipelines.sql.types import (
     BIGINT,
     BOOLEAN,
@@ -65,17 +75,25 @@ from pipelines.sql.types import (
     common,
     decimal,
     named_type,
+    parse_type,
 )
 
+for family in (TEXT, MATH, COLLECTIONS, TIMES):
+    register(family)
+
+# What every row of a source has besides its columns.
+ROW_COLUMNS = {ROWTIME: BIGINT, "ROWPARTITION": INT, "ROWOFFSET": BIGINT}
+COMPARISONS = {
+    "=": "EQUAL",
+    "<>": "NOT_EQUAL",
+    "<": "LESS_THAN",
+    "<=": "LESS_THAN_OR_EQUAL",
+    ">": "GREATER_THAN",
+    ">=": "GREATER_THAN_OR_EQUAL",
+}
 ARITHMETIC = ("+", "-", "*", "/", "%")
 INT_MAX, BIGINT_MAX = 2**31 - 1, 2**63 - 1
 NUMBER_LENGTH_MAX = 100
-ESCAPES = {"\\": "\\\\", "'": "\\'", "$": "\\u0024", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def string_literal(text: str) -> str:
-    """The text as a Spark SQL literal. `$` is escaped, since Spark would replace `${…}` by settings."""
-    return "'" + "".join(ESCAPES.get(c, c) for c in text) + "'"
 
 
 def number_literal(text: str, *, negative: bool, at: int) -> Value:
@@ -121,7 +139,14 @@ def like_pattern(pattern: str, escape: str | None, at: int) -> str:
 
 
 class Expressions:
-    """Renders a tree. Subclasses say what columns and aggregates are."""
+    """Renders a tree. Subclasses say what columns and aggregates are.
+
+    `bound` are the names that lambda functions give, `depth` how many of those there were.
+    """
+
+    def __init__(self) -> None:
+        self.bound: dict[str, Value] = {}
+        self.depth = 0
 
     def column(self, node: Column) -> Value:
         """The value of a column."""
@@ -144,9 +169,10 @@ class Expressions:
             case Paren():
                 return self.value(node.inner, lets_through=lets_through)
             case Column():
-                return self.column(node)
+                bound = self.bound.get(node.name.text) if node.source is None else None
+                return self.column(node) if bound is None else replace(bound, at=node.at)
             case Text():
-                return Value(string_literal(node.value), STRING, node.at)
+                return Value(string_literal(node.value), STRING, node.at, words=node.value)
             case Number():
                 return number_literal(node.text, negative=False, at=node.at)
             case Null():
@@ -185,19 +211,28 @@ class Expressions:
                 return self._in(node, lets_through)
             case Like():
                 return self._like(node, lets_through)
-            case _:
-                raise Refusal(node.at, f"{type(node).__name__.lower()} is not supported")
+            case Distinct():
+                return self._distinct(node)
+        if (nested := build_nested(node, self)) is not None:
+            return nested
+        raise Refusal(node.at, f"{type(node).__name__.lower()} is not supported here")
 
     def _call(self, node: CallNode) -> Value:
         name = node.function
         if name in AGGREGATES:
             return self.aggregate(node)
+        if name in LAMBDAS:
+            return build_lambda_call(node, self)
         if name not in SCALARS:
             raise self.unknown_function(name, node.at)
         for argument in node.arguments:
             if isinstance(argument, Star):
                 raise Refusal(argument.at, f"{name}(*) is not possible", "only COUNT takes *")
-        return call_scalar(Call(name, node.at, tuple(self.value(argument) for argument in node.arguments)))
+        arguments = node.arguments
+        if name in UNIT_FIRST and arguments and isinstance(arguments[0], Column) and arguments[0].source is None:
+            unit = arguments[0]  # a unit is a word of its own there
+            arguments = (Text(unit.name.text, at=unit.at), *arguments[1:])
+        return call_scalar(Call(name, node.at, tuple(self.value(argument) for argument in arguments)))
 
     @staticmethod
     def unknown_function(name: str, at: int) -> Refusal:
@@ -206,7 +241,8 @@ class Expressions:
             return Refusal(at, f"{name} gives another result each time, and a batch may run twice", "use ROWTIME")
         if name in AGGREGATES_NOT_YET:
             return Refusal(at, f"aggregate {name} is not supported yet", f"supported: {', '.join(AGGREGATES)}")
-        return Refusal(at, f"unknown function {name[:50]}", nearest(name, [*SCALARS, *AGGREGATES, "CAST"]))
+        hint = nearest(name, [*SCALARS, *AGGREGATES, "CAST"])
+        return Refusal(at, f"Can't find any functions with the name '{name[:50]}'", hint)
 
     def _connective(self, node: Connective, lets_through: bool) -> Value:
         texts = []
@@ -219,6 +255,8 @@ class Expressions:
 
     def _arithmetic(self, node: Binary) -> Value:
         operator, left, right = node.operator, self.value(node.left), self.value(node.right)
+        if operator == "+" and left.type == right.type == STRING:
+            return Value(f"concat({left.text}, {right.text})", STRING, node.at)
         for value in (left, right):
             if not value.type.is_number:
                 hint = "join strings with ||" if operator == "+" and value.type == STRING else "use CAST"
@@ -235,18 +273,40 @@ class Expressions:
 
     def _comparison(self, node: Binary, lets_through: bool) -> Value:
         operator, left, right = node.operator, self.value(node.left), self.value(node.right)
-        self._comparable(left, right, ordered=operator not in ("=", "<>"))
+        try:
+            left, right = self._comparable(left, right, ordered=operator not in ("=", "<>"))
+        except Refusal as refusal:
+            a, b = (print_tree(part) for part in (node.left, node.right))
+            told = f"Cannot compare {a} ({left.type.sql}) to {b} ({right.type.sql}) with {COMPARISONS[operator]}"
+            if NULL in (left.type, right.type):
+                told = f"Comparison with NULL not supported: {a} {operator} {b}"
+            raise Refusal(refusal.at, f"{refusal.message}: {told}", refusal.hint) from refusal
         return condition(f"({left.text} {operator} {right.text})", node.at, lets_through)
 
+    def _distinct(self, node: Distinct) -> Value:
+        left, right = self.value(node.left), self.value(node.right)
+        if NULL not in (left.type, right.type):
+            left, right = self._comparable(left, right, ordered=False)
+        same = Value(f"({left.text} <=> {right.text})", BOOLEAN, node.at)
+        return negated(same, not node.negated)
+
     @staticmethod
-    def _comparable(left: Value, right: Value, *, ordered: bool) -> None:
+    def _comparable(left: Value, right: Value, *, ordered: bool) -> tuple[Value, Value]:
+        """The two as they can be compared: a string beside a time is read as one, a date as its midnight."""
         for value in (left, right):
             if value.type == NULL:
                 raise Refusal(value.at, "a comparison with NULL is never true", "use IS NULL or IS NOT NULL")
             if ordered and value.type == BOOLEAN:
                 raise Refusal(value.at, "booleans have no order", "only = and <> compare booleans")
-        if common(left.type, right.type) is None:
-            raise Refusal(left.at, f"cannot compare {left.type.kind} with {right.type.kind}", "use CAST")
+        if left.type.is_nested or right.type.is_nested:
+            raise Refusal(left.at, f"{left.type.sql} cannot be compared", "compare what is in it")
+        if common(left.type, right.type) is not None:
+            return left, right
+        for a, b in ((left, right), (right, left)):
+            if a.type.is_time and (b.type == STRING or (a.type.kind, b.type.kind) == ("timestamp", "date")):
+                read = Value(b.cast(a.type), a.type, b.at)
+                return (left, read) if b is right else (read, right)
+        raise Refusal(left.at, f"cannot compare {left.type.kind} with {right.type.kind}", "use CAST")
 
     def _sign(self, node: Sign) -> Value:
         inner = node.operand
@@ -267,16 +327,18 @@ class Expressions:
 
     def _between(self, node: Between, lets_through: bool) -> Value:
         value, low, high = self.value(node.operand), self.value(node.low), self.value(node.high)
-        self._comparable(value, low, ordered=True)
-        self._comparable(value, high, ordered=True)
+        value, low = self._comparable(value, low, ordered=True)
+        value, high = self._comparable(value, high, ordered=True)
         plain = lets_through and not node.negated
         found = condition(f"({value.text} BETWEEN {low.text} AND {high.text})", node.at, plain)
         return negated(found, node.negated)
 
     def _in(self, node: In, lets_through: bool) -> Value:
         values = (self.value(node.operand), *(self.value(item) for item in node.items))
-        for item in values[1:]:
-            self._comparable(values[0], item, ordered=False)
+        values = (values[0], *(read_literal(item, values[0].type) for item in values[1:] if item.type != NULL))
+        if len(values) == 1:
+            return Value("false", BOOLEAN, node.at)
+        values = (values[0], *(self._comparable(values[0], item, ordered=False)[1] for item in values[1:]))
         type_ = common_type(values, "IN")
         texts = [value.cast(type_) for value in values]
         plain = lets_through and not node.negated
@@ -291,9 +353,13 @@ class Expressions:
         value, pattern = self.value(node.operand), node.pattern
         if value.type != STRING:
             raise Refusal(value.at, f"LIKE needs a string, this is {value.type.kind}", "use CAST")
-        if not isinstance(pattern, Text):
-            raise Refusal(pattern.at, "LIKE needs a literal pattern")
-        text = string_literal(like_pattern(pattern.value, escape, pattern.at))
+        if isinstance(pattern, Text):
+            text = string_literal(like_pattern(pattern.value, escape, pattern.at))
+        else:
+            computed = self.value(pattern)
+            if computed.type != STRING or escape is not None:
+                raise Refusal(pattern.at, "LIKE needs a string as its pattern, and with ESCAPE a literal one")
+            text = f"replace({computed.text}, '\\\\', '\\\\\\\\')"
         plain = lets_through and not node.negated
         return negated(condition(f"({value.text} LIKE {text})", node.at, plain), node.negated)
 
@@ -302,6 +368,9 @@ class Expressions:
         results = [self.value(branch.result) for branch in node.branches]
         if node.default is not None:
             results.append(self.value(node.default))
+        if all(result.type == NULL for result in results):
+            told = "Invalid Case expression. All case branches have NULL type"
+            raise Refusal(results[0].at, f"CASE has no type: {told}", "give NULL a type: CAST(NULL AS STRING)")
         type_ = common_type(tuple(results), "CASE")
         texts = [result.cast(type_) for result in results]
         whens = " ".join(f"WHEN {when} THEN {then}" for when, then in zip(conditions, texts, strict=False))
@@ -312,8 +381,21 @@ class Expressions:
         target: SqlType = named_type(node.type)
         value = self.value(node.operand)
         if not castable(value.type, target):
-            raise Refusal(node.at, f"cannot cast {value.type.kind} to {target.kind}")
-        return Value(f"CAST({value.text} AS {target.spark.upper()})", target, node.at)
+            message = f"Cast of {value.type.sql} to {target.sql} is not supported"
+            raise Refusal(node.at, f"cannot cast {value.type.kind} to {target.kind}: {message}")
+        return Value(value.cast(target), target, node.at)
+
+
+def read_literal(value: Value, wanted: SqlType) -> Value:
+    """A literal string beside numbers or booleans as one of them, as ksqlDB reads it in a list; others as they are."""
+    if value.words is None or not (wanted.is_number or wanted == BOOLEAN):
+        return value
+    if wanted == BOOLEAN:
+        return Value(value.cast(BOOLEAN), BOOLEAN, value.at)
+    try:
+        return number_literal(value.words.strip().lstrip("-"), negative=value.words.strip()[:1] == "-", at=value.at)
+    except (ValueError, ArithmeticError):
+        raise Refusal(value.at, f"'{value.words[:50]}' is no number") from None
 
 
 def negated(value: Value, is_negated: bool) -> Value:
@@ -327,13 +409,18 @@ def condition(text: str, at: int, lets_through: bool) -> Value:
 
 
 class RowExpressions(Expressions):
-    """Expressions over the rows of a source. `alias` is the name that may stand before a column."""
+    """Expressions over the rows of a source. `alias` is the name that may stand before a column.
+
+    `places` is whether any of them asks for a record's partition or offset.
+    """
 
     def __init__(self, source: Source, alias: str) -> None:
+        super().__init__()
         self.source = source
         self.alias = alias
-        self.place = "WHERE"
-        self.types = {column.name: spark_type(column.type) for column in source.columns}
+        self.places = False
+        self.place = "SELECT"
+        self.types = {column.name: parse_type(column.type) for column in source.columns}
 
     def named(self, node: Column) -> str:
         """The column's name, which is the source's or ROWTIME."""
@@ -341,28 +428,28 @@ class RowExpressions(Expressions):
         if node.source is not None and node.source.text != self.alias:
             hint = f"the only source here is {self.alias}"
             raise Refusal(at, f"{node.source.text} is not a source of this query", hint)
-        if name in self.types or name == ROWTIME:
+        if name in self.types or name in ROW_COLUMNS:
             return name
+        if name in WINDOW_BOUNDS:
+            raise Refusal(at, f"window bound {name} may only stand in SELECT and HAVING of a windowed aggregation")
         if name in PSEUDO_COLUMNS:
-            raise Refusal(at, f"column {name} is not supported yet", "only ROWTIME is")
+            raise Refusal(
+                at, f"{self.place} column '{name}' cannot be resolved: it is not supported here", "ROWTIME is"
+            )
         if name in NOT_DETERMINISTIC:
             raise self.unknown_function(name, at)
+        message = f"{self.place} column '{name}' cannot be resolved"
         if by_case := [f"`{known}`" for known in self.types if known.upper() == name.upper()]:
-            raise Refusal(at, f"unknown column {name}", f"did you mean {by_case[0]}?")
-        raise Refusal(at, f"unknown column {name}", nearest(name, [*self.types, ROWTIME]))
+            raise Refusal(at, message, f"did you mean {by_case[0]}?")
+        raise Refusal(at, message, nearest(name, [*self.types, ROWTIME]))
 
     def column(self, node: Column) -> Value:
         name = self.named(node)
-        return Value(quote(name), self.types.get(name, BIGINT), node.at)
+        self.places = self.places or name in ("ROWPARTITION", "ROWOFFSET")
+        return Value(quote(name), self.types.get(name, ROW_COLUMNS.get(name, BIGINT)), node.at)
 
     def aggregate(self, node: CallNode) -> Value:
-        raise Refusal(node.at, f"an aggregate may not stand in {self.place}")
-
-
-def spark_type(text: str) -> SqlType:
-    """The type that a Spark type name from a plan stands for."""
-    word, _, arguments = text.rstrip(")").partition("(")
-    if not arguments:
-        return SqlType(word)
-    precision, scale = arguments.split(",")
-    return SqlType(word, int(precision), int(scale))
+        message = f"an aggregate may not stand in {self.place}"
+        if self.place == "SELECT":
+            message = f"Use of aggregate function {node.function} requires a GROUP BY clause"
+        raise Refusal(node.at, message)

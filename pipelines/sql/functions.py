@@ -9,26 +9,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pipelines.sql.casting import cast_text
 from pipelines.sql.error import Refusal
-from pipelines.sql.types import BIGINT, DOUBLE, INT, STRING, SqlType, common, decimal
-
-AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG")
-AGGREGATES_NOT_YET = frozenset(
-    [
-        "ATTR",
-        "COLLECT_LIST",
-        "COLLECT_SET",
-        "CORRELATION",
-        "COUNT_DISTINCT",
-        "EARLIEST_BY_OFFSET",
-        "HISTOGRAM",
-        "LATEST_BY_OFFSET",
-        "STDDEV_SAMP",
-        "STDDEV_SAMPLE",
-        "TOPK",
-        "TOPKDISTINCT",
-    ]
+from pipelines.sql.types import (
+    BIGINT,
+    BOOLEAN,
+    BYTES,
+    DATE,
+    DOUBLE,
+    INT,
+    STRING,
+    TIME,
+    TIMESTAMP,
+    SqlType,
+    common,
+    decimal,
 )
+
+AGGREGATES = (
+    "COUNT",
+    "SUM",
+    "MIN",
+    "MAX",
+    "AVG",
+    "COLLECT_LIST",
+    "COLLECT_SET",
+    "COUNT_DISTINCT",
+    "EARLIEST_BY_OFFSET",
+    "HISTOGRAM",
+    "LATEST_BY_OFFSET",
+    "STDDEV_SAMP",
+    "STDDEV_SAMPLE",
+    "TOPK",
+    "TOPKDISTINCT",
+)
+AGGREGATES_NOT_YET = frozenset(["ATTR", "COLLECT_MAP", "CORRELATION", "SUM_LIST"])
 NOT_DETERMINISTIC = frozenset(
     [
         "CURRENT_DATE",
@@ -39,8 +54,6 @@ NOT_DETERMINISTIC = frozenset(
         "NOW",
         "RAND",
         "RANDOM",
-        "UNIX_DATE",
-        "UNIX_TIMESTAMP",
         "UUID",
     ]
 )
@@ -49,18 +62,45 @@ DOUBLE_WHOLE = "9.0E15D"
 TEXT_LENGTH_MAX = 20_000
 
 
+ESCAPES = {"\\": "\\\\", "'": "\\'", "$": "\\u0024", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def string_literal(text: str) -> str:
+    """The text as a Spark SQL literal. `$` is escaped, since Spark would replace `${…}` by settings."""
+    return "'" + "".join(ESCAPES.get(c, c) for c in text) + "'"
+
+
 @dataclass(frozen=True)
 class Value:
-    """An expression in Spark SQL with its type. `literal` is the number if it is a literal whole number."""
+    """An expression in Spark SQL with its type. `literal` is the number if it is a literal whole number, `words` the
+    text if it is a literal string."""
 
     text: str
     type: SqlType
     at: int
     literal: int | None = None
+    words: str | None = None
 
     def cast(self, to: SqlType) -> str:
         """The text with type `to`."""
-        return self.text if self.type == to else f"CAST({self.text} AS {to.spark.upper()})"
+        return cast_text(self.text, self.type, to)
+
+
+KINDS: dict[str, Callable[[SqlType], bool]] = {
+    "number": lambda type_: type_.is_number,
+    "integer": lambda type_: type_.is_integer,
+    "string": lambda type_: type_ == STRING,
+    "boolean": lambda type_: type_ == BOOLEAN,
+    "array": lambda type_: type_.kind == "array",
+    "map": lambda type_: type_.kind == "map",
+    "timestamp": lambda type_: type_ == TIMESTAMP,
+    "date": lambda type_: type_ == DATE,
+    "time": lambda type_: type_ == TIME,
+    "bytes": lambda type_: type_ == BYTES,
+    "value": lambda _: True,
+}
+NULLS = {"number": INT, "integer": INT, "string": STRING, "boolean": BOOLEAN, "timestamp": TIMESTAMP, "date": DATE}
+NULLS |= {"time": TIME, "bytes": BYTES}
 
 
 @dataclass(frozen=True)
@@ -72,18 +112,19 @@ class Call:
     arguments: tuple[Value, ...]
 
     def want(self, index: int, kind: str) -> Value:
-        """Argument `index` (from 0), which must be a `number`, `integer` or `string`."""
+        """Argument `index` (from 0) of a `kind` of KINDS. A literal NULL is one of any kind."""
         value = self.arguments[index]
-        fits = {
-            "number": value.type.is_number,
-            "integer": value.type.is_integer,
-            "string": value.type.kind == "string",
-        }[kind]
-        if not fits:
-            wanted = f"an {kind}" if kind == "integer" else f"a {kind}"
+        if value.type.kind == "null" and kind in NULLS:
+            return Value(value.cast(NULLS[kind]), NULLS[kind], value.at)
+        if not KINDS[kind](value.type):
+            wanted = f"an {kind}" if kind[0] in "aei" else f"a {kind}"
             message = f"{self.name} needs {wanted} as argument {index + 1}, not {value.type.kind}"
-            raise Refusal(value.at, message, "use CAST")
+            raise Refusal(value.at, f"{message}: {self.unaccepted()}", "use CAST")
         return value
+
+    def unaccepted(self) -> str:
+        """What ksqlDB says of arguments that a function does not take."""
+        return f"Function '{self.name}' does not accept parameters ({', '.join(a.type.sql for a in self.arguments)})"
 
     def result(self, text: str, type_: SqlType) -> Value:
         return Value(text, type_, self.at)
@@ -119,7 +160,7 @@ def _whole(function: str) -> Callable[[Call], Value]:
 
 
 def _round(call: Call) -> Value:
-    """Without a scale, ties go up (-1.5 → -1). With a scale, ties go away from zero as Spark has them."""
+    """Ties go up (-1.5 → -1), with a scale as well."""
     x = call.want(0, "number")
     if len(call.arguments) == 1:
         if x.type.is_integer:
@@ -131,11 +172,22 @@ def _round(call: Call) -> Value:
     scale = call.want(1, "integer").literal
     if scale is None or abs(scale) > 30:
         raise Refusal(call.arguments[1].at, "ROUND needs a literal from -30 to 30 as its number of places")
-    rounded = f"round({x.text}, {scale})"
+    rounded = _rounded(x, scale)
     if x.type.kind != "decimal":
         return call.result(rounded, x.type)
     type_ = decimal(x.type.precision + 1, x.type.scale)
     return call.result(f"CAST({rounded} AS {type_.spark.upper()})", type_)
+
+
+def _rounded(x: Value, scale: int) -> str:
+    """Half a place goes up: 1.5 to 2, and -1.5 to -1. Negative numbers are rounded as decimals, so that ties are ties."""
+    if x.type.is_integer or scale > 15:
+        return f"round({x.text}, {scale})"
+    half = f"0.{'0' * scale}5" if scale >= 0 else f"5{'0' * (-scale - 1)}"
+    positive = f"CAST(- {x.text} AS DECIMAL(38,16))" if x.type == DOUBLE else f"(- {x.text})"
+    down = f"(- ceil({positive} - {half}BD, {scale}))"
+    down = f"CAST({down} AS DOUBLE)" if x.type == DOUBLE else down
+    return f"CASE WHEN {x.text} < 0 THEN {down} ELSE round({x.text}, {scale}) END"
 
 
 def _same(function: str) -> Callable[[Call], Value]:
@@ -151,6 +203,12 @@ def _double(function: str) -> Callable[[Call], Value]:
         return call.result(f"{function}({call.want(0, 'number').cast(DOUBLE)})", DOUBLE)
 
     return build
+
+
+def logarithm(text: str) -> str:
+    """The natural logarithm, which Spark leaves out where there is none."""
+    infinite = f"WHEN {text} = 0 THEN DOUBLE('-Infinity') WHEN {text} < 0 THEN DOUBLE('NaN')"
+    return f"CASE {infinite} ELSE ln({text}) END"
 
 
 def _string(function: str, type_: SqlType = STRING) -> Callable[[Call], Value]:
@@ -228,6 +286,21 @@ def _as_value(call: Call) -> Value:
     return call.result(f"({call.arguments[0].text})", call.arguments[0].type)
 
 
+def shaped(template: str, type_: SqlType | None, *kinds: str) -> Scalar:
+    """A function whose text is the template with its arguments at `{0}`, `{1}`, …, and whose result has the type.
+
+    Without a type it is that of the first argument. A kind of `double` is any number, computed with as a double.
+    """
+
+    def build(call: Call) -> Value:
+        values = [call.want(n, "number" if kind == "double" else kind) for n, kind in enumerate(kinds)]
+        pairs = zip(values, kinds, strict=True)
+        texts = [value.cast(DOUBLE) if kind == "double" else value.text for value, kind in pairs]
+        return call.result(template.format(*texts), type_ or values[0].type)
+
+    return Scalar(len(kinds), len(kinds), build)
+
+
 @dataclass(frozen=True)
 class Scalar:
     """How a function is called and written; `most` is None for any number of arguments."""
@@ -250,7 +323,7 @@ SCALARS: dict[str, Scalar] = {
     "LCASE": Scalar(1, 1, _string("lower")),
     "LEAST": Scalar(2, None, _extreme("least")),
     "LEN": Scalar(1, 1, _string("length", INT)),
-    "LN": Scalar(1, 1, _double("ln")),
+    "LN": Scalar(1, 1, lambda call: call.result(logarithm(call.want(0, "number").cast(DOUBLE)), DOUBLE)),
     "LOWER": Scalar(1, 1, _string("lower")),
     "LPAD": Scalar(3, 3, _pad("lpad")),
     "NULLIF": Scalar(2, 2, _nullif),
@@ -266,6 +339,11 @@ SCALARS: dict[str, Scalar] = {
 }
 
 
+def register(functions: dict[str, Scalar]) -> None:
+    """Add the functions of another file."""
+    SCALARS.update(functions)
+
+
 def call_scalar(call: Call) -> Value:
     """The call as a value. The function is one of SCALARS; its number of arguments is checked here."""
     scalar = SCALARS[call.name]
@@ -276,7 +354,7 @@ def call_scalar(call: Call) -> Value:
             wanted += " or more"
         elif scalar.most != scalar.least:
             wanted += f" to {scalar.most}"
-        raise Refusal(call.at, f"{call.name} takes {wanted} arguments, not {count}")
+        raise Refusal(call.at, f"{call.name} takes {wanted} arguments, not {count}: {call.unaccepted()}")
     value = scalar.build(call)
     if len(value.text) > TEXT_LENGTH_MAX:  # some texts repeat their argument, so nesting multiplies
         raise Refusal(call.at, "the expression is too large", "compute it in steps, or nest fewer functions")

@@ -71,7 +71,8 @@ RESERVED = frozenset(
 
 # ksqlDB gives every row these columns; a column of one's own may not be called so.
 ROWTIME = "ROWTIME"
-PSEUDO_COLUMNS = frozenset({ROWTIME, "ROWPARTITION", "ROWOFFSET", "WINDOWSTART", "WINDOWEND"})
+WINDOW_BOUNDS = ("WINDOWSTART", "WINDOWEND")
+PSEUDO_COLUMNS = frozenset({ROWTIME, "ROWPARTITION", "ROWOFFSET", *WINDOW_BOUNDS})
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,62 @@ class Cast(Node):
 
 
 @dataclass(frozen=True)
+class Index(Node):
+    """`operand[index]` of an array, from 1 or from the end by negative numbers, or of a map."""
+
+    operand: Node
+    index: Node
+
+
+@dataclass(frozen=True)
+class Field(Node):
+    """`operand->name` of a struct."""
+
+    operand: Node
+    name: Name
+
+
+@dataclass(frozen=True)
+class ArrayOf(Node):
+    """ARRAY[items]."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class MapOf(Node):
+    """MAP(key := value, …)."""
+
+    keys: tuple[Node, ...]
+    values: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class StructOf(Node):
+    """STRUCT(name := value, …)."""
+
+    names: tuple[Name, ...]
+    values: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Lambda(Node):
+    """`(x, y) => body`, an argument of a function."""
+
+    names: tuple[Name, ...]
+    body: Node
+
+
+@dataclass(frozen=True)
+class Distinct(Node):
+    """IS DISTINCT FROM, or IS NOT DISTINCT FROM: a comparison in which NULL equals NULL."""
+
+    left: Node
+    right: Node
+    negated: bool
+
+
+@dataclass(frozen=True)
 class Call(Node):
     """A function call; the name in upper case."""
 

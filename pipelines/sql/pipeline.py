@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipelines.plan import EVERY_RECORD, Query, Source
+from pipelines.plan import Query, Source
 from pipelines.sql.catalogue import Relations
 from pipelines.sql.define import define
 from pipelines.sql.error import Refusal, locate, nearest
@@ -12,7 +12,7 @@ from pipelines.sql.names import PLAN_NAME
 from pipelines.sql.planner import Planned, plan_create, plan_insert, plan_name
 from pipelines.sql.read_statement import read_statement
 from pipelines.sql.script import Cursor, read_statements
-from pipelines.sql.tree import TABLE, CreateAs, CreateSource, InsertSelect
+from pipelines.sql.tree import CreateAs, CreateSource, InsertSelect
 
 TOPIC_LENGTH_MAX = 249
 CHANGELOG_SUFFIX = "-changelog"
@@ -85,9 +85,6 @@ class _Reader:
             raise Refusal(name.at, f"{name.text} is defined twice")
         if isinstance(statement, CreateAs):
             self._create_as(statement)
-        elif statement.kind == TABLE:
-            at = statement.columns_at
-            raise Refusal(at, "a table over a topic is not supported yet", "only CREATE TABLE … AS SELECT is")
         else:
             relation = define(statement)
             self.relations.add(relation)
@@ -102,7 +99,6 @@ class _Reader:
             raise Refusal(name.at, f"the name is too long: its topics would exceed {TOPIC_LENGTH_MAX} characters")
         topic = f"{self.pipeline}-{query_name}"
         planned = plan_create(statement, self.relations, topic=topic, tasks=self.default_tasks)
-        _require_engine(statement, planned.query)
         self._check_topic(planned.query, name.at)
         self._query(planned, name.at)
         self.relations.add(planned.relation)
@@ -144,11 +140,3 @@ def _check_words(cursor: Cursor) -> None:
     if cursor.word(2) == "IF" and cursor.word(3) == "NOT":
         place = cursor.tokens[2].start
         raise Refusal(place, "IF NOT EXISTS is not supported: the file is the definition")
-
-
-def _require_engine(statement: CreateAs, query: Query) -> None:
-    """Refuse what can be planned and not run yet."""
-    if query.window is not None and statement.query.window is not None:
-        raise Refusal(statement.query.window.at, "windows are not supported yet")
-    if query.emission == EVERY_RECORD and not query.stateless and statement.properties is not None:
-        raise Refusal(statement.properties.at, "one result per record is not supported yet for aggregations")

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pipelines.plan import EVERY_RECORD, Column, Query, Source
+from pipelines.plan import EVERY_RECORD, Column, Output, Query, Source
+from pipelines.sql.casting import cast_text
 from pipelines.sql.catalogue import Catalogue, Relation, require
+from pipelines.sql.define import read_timestamp
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
+from pipelines.sql.formats import checked, formats_of, read_formats
+from pipelines.sql.functions import string_literal
 from pipelines.sql.names import PLAN_NAME, Name
 from pipelines.sql.printer import print_tree
 from pipelines.sql.projection import plan_projection
 from pipelines.sql.properties import (
     INSERT_PROPERTIES,
     QUERY_PROPERTIES,
+    Properties,
     check_properties,
     read_emission,
-    read_format,
     read_partitions,
     read_topic,
     text_property,
 )
-from pipelines.sql.table import Computation, check_key_format, plan_table
+from pipelines.sql.table import Computation, check_keys, plan_table
 from pipelines.sql.tree import FINAL, STREAM, TABLE, CreateAs, InsertSelect, Select
+from pipelines.sql.types import SqlType, common, parse_type
 
 
 @dataclass(frozen=True)
@@ -37,13 +42,16 @@ class Planned:
 def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks: int) -> Planned:
     """The plan of CREATE … AS. `topic` is the result's unless KAFKA_TOPIC is given; `tasks` those of a table."""
     name = plan_name(statement.name)
-    computed, source = _compute(statement.query, statement.kind, catalogue)
+    computed, relation = _compute(statement.query, statement.kind, catalogue, statement.name.text)
+    source = relation.source
     properties = check_properties(statement.properties, QUERY_PROPERTIES)
-    given = read_format(properties, "KEY_FORMAT", ("kafka", "json"))
-    key_format = check_key_format(given, computed.keys, computed.key_at)
-    read_format(properties, "VALUE_FORMAT", ("json",))
+    at = computed.key_at[min(1, len(computed.key_at) - 1)] if computed.key_at else statement.query.at
+    what = statement.kind.lower()
+    formats = checked(read_formats(properties, formats_of(source)), computed.columns, properties, at, what)
+    if computed.aggregates:
+        check_keys(computed.keys, computed.key_at)
     given_topic = read_topic(properties)
-    stateless = statement.kind == STREAM
+    stateless = not computed.aggregates
     emission = read_emission(properties)
     query = Query(
         name=name,
@@ -53,44 +61,99 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
         group_by=computed.keys,
         aggregates=computed.aggregates,
         having=computed.having,
-        outputs=computed.outputs,
-        key_format=key_format,
+        outputs=_typed(computed.outputs, formats.value, computed.columns),
+        key_format=formats.key,
         output_topic=given_topic[0] if given_topic else topic,
         output_partitions=read_partitions(properties) or (0 if stateless else tasks),
         tasks=0 if stateless else tasks,
         window=computed.window,
         emission=EVERY_RECORD if stateless else emission,
+        value_format=formats.value,
+        key_delimiter=formats.key_delimiter,
+        value_delimiter=formats.value_delimiter,
+        wrapped=formats.wrapped,
+        changelog=stateless and statement.kind == TABLE,
+        timestamp=_timestamp(properties, computed),
     )
-    result = Source(statement.name.text, query.output_topic, "json", computed.columns)
-    return Planned(query, Relation(result.name, statement.kind, result, key_format, query.sql, name))
+    result = Source(
+        statement.name.text,
+        query.output_topic,
+        formats.value,
+        computed.columns,
+        formats.key,
+        formats.key_delimiter,
+        formats.value_delimiter,
+        formats.wrapped,
+    )
+    relation = Relation(
+        result.name, statement.kind, result, formats.key, query.sql, name, windowed=computed.window is not None
+    )
+    return Planned(query, relation)
+
+
+def _timestamp(properties: Properties, computed: Computation) -> str | None:
+    """The expression of the results' time, if TIMESTAMP names one of their columns."""
+    name, pattern = read_timestamp(properties, computed.columns)
+    if name is None:
+        return None
+    if computed.aggregates:
+        raise Refusal(properties["TIMESTAMP"].at, "TIMESTAMP of an aggregation's result is not supported yet")
+    texts = {output.name: output.expression for output in computed.outputs}
+    texts |= {key.name: key.expression for key in computed.keys}
+    if pattern is None:
+        return texts[name]
+    return f"unix_millis(try_to_timestamp({texts[name]}, {string_literal(pattern)}))"
 
 
 def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> Planned:
     """The plan of INSERT INTO … SELECT; `name` is the query's unless QUERY_ID is given."""
     target = require(catalogue, statement.name, "stream")
     if target.kind == TABLE:
-        raise Refusal(statement.name.at, f"{target.name} is a table; INSERT INTO … SELECT needs a stream")
-    computed, source = _compute(statement.query, STREAM, catalogue)
+        raise Refusal(
+            statement.name.at, f"INSERT INTO can only be used to insert into a stream. {target.name} is a table"
+        )
+    computed, relation = _compute(statement.query, STREAM, catalogue, target.name)
     _require_same(computed.columns, target, statement)
+    sink = target.source
     query_id = text_property(check_properties(statement.properties, INSERT_PROPERTIES), "QUERY_ID")
     if query_id is not None:
         name = plan_name(Name(*(query_id[0],) * 2, query_id[1]))
     query = Query(
         name=name,
         sql=print_tree(statement),
-        source=source,
+        source=relation.source,
         where=computed.where,
         group_by=computed.keys,
         aggregates=(),
         having=None,
-        outputs=computed.outputs,
+        outputs=_typed(_widened(computed, target), sink.value_format, target.source.columns),
         key_format=target.key_format or "kafka",
         output_topic=target.source.topic,
         output_partitions=0,
         tasks=0,
         emission=EVERY_RECORD,
+        value_format=sink.value_format,
+        key_delimiter=sink.key_delimiter,
+        value_delimiter=sink.value_delimiter,
+        wrapped=sink.wrapped,
     )
     return Planned(query, target)
+
+
+def _typed(outputs: tuple[Output, ...], form: str, columns: Sequence[Column]) -> tuple[Output, ...]:
+    """The outputs with their types where the format has to know them."""
+    types = {column.name: column.type for column in columns}
+    return tuple(replace(each, type=types[each.name]) for each in outputs) if form == "kafka" else outputs
+
+
+def _widened(computed: Computation, target: Relation) -> tuple[Output, ...]:
+    """The outputs in the types of the target, which may be wider."""
+    found = {column.name: column.type for column in computed.columns}
+    wanted = {column.name: column.type for column in target.source.columns}
+    return tuple(
+        Output(each.name, cast_text(each.expression, parse_type(found[each.name]), parse_type(wanted[each.name])))
+        for each in computed.outputs
+    )
 
 
 def plan_name(name: Name) -> str:
@@ -100,37 +163,40 @@ def plan_name(name: Name) -> str:
     return name.text.lower()
 
 
-def _compute(select: Select, kind: str, catalogue: Catalogue) -> tuple[Computation, Source]:
+def _compute(select: Select, kind: str, catalogue: Catalogue, target: str) -> tuple[Computation, Relation]:
     try:
-        relation = require(catalogue, select.source.name, "stream")
-        if relation.kind == TABLE:
-            reason = "only a stream can be aggregated" if kind == TABLE else "only a stream can be read as a stream"
-            raise Refusal(select.source.name.at, f"{relation.name} is a table; {reason}")
-        if relation.key_format == "json":
-            hint = "give the stream that is read a KAFKA key"
-            raise Refusal(select.source.name.at, "a JSON key cannot be read yet", hint)
+        relation = require(catalogue, select.source.name)
+        _check_clauses(select, kind, relation)
         alias = select.source.alias or select.source.name
         rows = RowExpressions(relation.source, alias.text)
-        _check_clauses(select, kind)
-        computed = plan_table(select, rows) if kind == TABLE else plan_projection(select, rows)
+        plan = plan_projection if select.group_by is None else plan_table
+        computed = plan(select, rows, target=target)
     except RecursionError:
         raise Refusal(select.at, "an expression is nested too deeply") from None
-    _check_end(select)
-    return computed, relation.source
+    return computed, replace(relation, source=replace(relation.source, places=rows.places))
 
 
-def _check_clauses(select: Select, kind: str) -> None:
-    if kind == STREAM and select.group_by is not None:
-        raise Refusal(select.group_by.at, "GROUP BY gives a table", "write CREATE TABLE … AS SELECT")
+def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
+    is_table = select.group_by is not None or relation.kind == TABLE
+    if relation.windowed:
+        raise Refusal(select.source.name.at, f"{relation.name} is windowed; a windowed table cannot be read yet")
+    if kind == STREAM and is_table:
+        at = select.group_by.at if select.group_by is not None else select.source.name.at
+        told = "Your SELECT query produces a TABLE. Please use CREATE TABLE AS SELECT statement instead"
+        raise Refusal(
+            at, f"GROUP BY and tables give a table: Invalid result type. {told}", "write CREATE TABLE … AS SELECT"
+        )
+    if kind == TABLE and not is_table:
+        told = "Your SELECT query produces a STREAM. Please use CREATE STREAM AS SELECT statement instead"
+        raise Refusal(select.tail_at, f"a table needs GROUP BY: Invalid result type. {told}", "GROUP BY its key")
+    if select.group_by is not None and relation.kind == TABLE:
+        raise Refusal(select.source.name.at, f"{relation.name} is a table; only a stream can be aggregated")
     if kind == TABLE and select.partition_by is not None:
         raise Refusal(select.partition_by.at, "PARTITION BY is not supported here", "a table's key is its GROUP BY")
-    if select.group_by is not None or kind == STREAM:
-        _check_end(select)
+    _check_end(select)
 
 
 def _check_end(select: Select) -> None:
-    if select.emit is None:
-        raise Refusal(select.emit_at, "EMIT CHANGES is missing", "end the statement with EMIT CHANGES;")
     if select.emit == FINAL:
         raise Refusal(select.emit_at, "EMIT FINAL is not supported", "only EMIT CHANGES is")
     if select.limit is not None:
@@ -138,20 +204,30 @@ def _check_end(select: Select) -> None:
 
 
 def _require_same(columns: Sequence[Column], target: Relation, statement: InsertSelect) -> None:
-    """The result must have exactly the target's columns: names, types, and which is the key."""
-    found = {column.name: (column.type, column.key) for column in columns}
-    wanted = {column.name: (column.type, column.key) for column in target.source.columns}
+    """The result must have the target's columns: names, which are keys, and types that are the same or narrower."""
+    found = {column.name: column for column in columns}
+    wanted = {column.name: column for column in target.source.columns}
     at = statement.query.at
+    told = "Incompatible schema between results and sink"
     for name in (*wanted, *found):
-        if found.get(name) == wanted.get(name):
-            continue
         if name not in found:
-            raise Refusal(
-                at, f"column {name} of {target.name} is not selected", "name it with AS, or CAST(NULL AS type)"
-            )
+            reason = f"column {name} of {target.name} is not selected: {told}"
+            raise Refusal(at, reason, "name it with AS, or CAST(NULL AS type)")
         if name not in wanted:
-            raise Refusal(at, f"{target.name} has no column {name}", f"it has {', '.join(wanted)}")
-        (is_type, is_key), (type_, _) = found[name], wanted[name]
-        if is_type != type_:
-            raise Refusal(at, f"column {name} is {is_type}, in {target.name} it is {type_}", "use CAST")
-        raise Refusal(at, f"column {name} is {'the key' if is_key else 'no key'}, in {target.name} the opposite")
+            raise Refusal(at, f"{target.name} has no column {name}: {told}", f"it has {', '.join(wanted)}")
+        is_, shall = found[name], wanted[name]
+        if is_.key != shall.key:
+            is_key = "the key" if is_.key else "no key"
+            raise Refusal(at, f"column {name} is {is_key}, in {target.name} the opposite: {told}")
+        if is_.type != shall.type and (is_.key or not _widens(parse_type(is_.type), parse_type(shall.type))):
+            reason = f"column {name} is {is_.type}, in {target.name} it is {shall.type}: {told}"
+            raise Refusal(at, reason, "use CAST")
+
+
+def _widens(source: SqlType, target: SqlType) -> bool:
+    order = ["int", "bigint", "decimal", "double"]
+    if not (source.is_number and target.is_number):
+        return False
+    if target.kind == "decimal":
+        return common(source, target) == target
+    return order.index(source.kind) <= order.index(target.kind)

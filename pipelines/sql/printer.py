@@ -6,7 +6,7 @@ of CREATE as it was written, because that is its name in JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pipelines.sql import nodes as n
 from pipelines.sql import tree as t
@@ -73,6 +73,10 @@ def _case(node: n.Case) -> str:
     whens = " ".join(f"WHEN {print_tree(b.condition)} THEN {print_tree(b.result)}" for b in node.branches)
     default = f" ELSE {print_tree(node.default)}" if node.default is not None else ""
     return f"CASE {whens}{default} END"
+
+
+def _pairs(names: Iterable[str], values: Sequence[Node]) -> str:
+    return ", ".join(f"{name} := {print_tree(value)}" for name, value in zip(names, values, strict=True))
 
 
 def _type(node: n.TypeName) -> str:
@@ -200,10 +204,19 @@ _PRINTERS: dict[type[Node], Callable[..., str]] = {
     n.Case: _case,
     n.TypeName: _type,
     n.Cast: lambda node: f"CAST({print_tree(node.operand)} AS {_type(node.type)})",
+    n.Index: lambda node: f"{print_tree(node.operand)}[{print_tree(node.index)}]",
+    n.Field: lambda node: f"{print_tree(node.operand)}->{_name(node.name)}",
+    n.ArrayOf: lambda node: f"ARRAY[{_list(node.items)}]",
+    n.MapOf: lambda node: f"MAP({_pairs(map(print_tree, node.keys), node.values)})",
+    n.StructOf: lambda node: f"STRUCT({_pairs(map(_name, node.names), node.values)})",
+    n.Lambda: lambda node: f"({', '.join(map(_name, node.names))}) => {print_tree(node.body)}",
+    n.Distinct: lambda node: f"{print_tree(node.left)} IS{_not(node.negated)} DISTINCT FROM {print_tree(node.right)}",
     n.Call: lambda node: f"{node.function}({_list(node.arguments)})",
     t.Select: _select,
     t.Item: _item,
-    t.AllColumns: lambda node: f"{_name(node.source)}.*" if node.source else "*",
+    t.AllColumns: lambda node: (
+        f"{print_tree(node.of)}->*" if node.of else f"{_name(node.source)}.*" if node.source else "*"
+    ),
     t.Property: lambda node: (
         f"{node.name if NAME.fullmatch(node.name) else _back(node.name)} = {print_tree(node.value)}"
     ),

@@ -4,74 +4,106 @@ from __future__ import annotations
 
 from pipelines.plan import Column, GroupKey, Output
 from pipelines.sql.error import Refusal
-from pipelines.sql.expression import RowExpressions, spark_type
+from pipelines.sql.expression import RowExpressions
 from pipelines.sql.functions import Value
 from pipelines.sql.names import Name, quote
 from pipelines.sql.nodes import Column as ColumnNode
-from pipelines.sql.nodes import Node, Null, unwrapped
+from pipelines.sql.nodes import Field, Node, Null, unwrapped
+from pipelines.sql.printer import print_tree
 from pipelines.sql.table import Computation, name_columns, typed
 from pipelines.sql.tree import AllColumns, Item, Select
+from pipelines.sql.types import parse_type
 
 
-def plan_projection(select: Select, rows: RowExpressions) -> Computation:
-    """The plan of a stateless query, in the order WHERE, PARTITION BY, SELECT."""
+def plan_projection(select: Select, rows: RowExpressions, *, target: str = "") -> Computation:
+    """The plan of a stateless query, in the order WHERE, PARTITION BY, SELECT. `target` is what errors call its result."""
     if select.having is not None:
         raise Refusal(select.tail_at, "HAVING needs GROUP BY", "use WHERE")
     if select.window is not None:
         raise Refusal(select.window.at, "WINDOW needs GROUP BY")
+    rows.place = "WHERE"
     where = rows.boolean(select.where, "WHERE") if select.where is not None else None
     rows.place = "PARTITION BY"
-    key, key_at = _key(select, rows)
-    rows.place = "a SELECT without GROUP BY"
-    items = _expanded(select, rows)
-    keys: list[GroupKey] = []
+    wanted = _keys(select, rows)
+    rows.place = "SELECT"
+    items = _expanded(select, rows, wanted)
+    found: dict[str, GroupKey] = {}
     outputs: list[Output] = []
     columns: list[Column] = []
+    texts = {key.text for key, _ in wanted}
     for item, name in zip(items, name_columns(items, rows), strict=True):
         value = typed(rows.value(item.expression))
-        is_key = key is not None and value.text == key.text
-        if is_key and keys:
-            hint = "AS_VALUE(key) AS name copies a key into the value"
-            raise Refusal(item.at, f"key {keys[0].name} is selected twice", hint)
-        if is_key:
-            keys.append(GroupKey(name, value.text, value.type.spark))
+        if value.text in found:
+            raise Refusal(item.at, _twice(found[value.text], name), "AS_VALUE(key) AS name copies a key into the value")
+        if value.text in texts:
+            found[value.text] = GroupKey(name, value.text, value.type.spark)
         else:
             outputs.append(Output(name, value.text))
-        columns.append(Column(name, name, value.type.spark, key=is_key))
-    if key is not None and not keys:
-        raise Refusal(key_at, "key missing from projection", "the result's key must also be selected")
+        columns.append(Column(name, name, value.type.spark, key=value.text in texts))
+    _require_keys(wanted, found, select, target)
     if not outputs:
-        raise Refusal(select.at, "the stream has no value column", "select a column beside the key, or AS_VALUE(key)")
-    places = (key_at,) if keys else ()
-    return Computation(where, tuple(keys), places, (), None, tuple(outputs), tuple(columns))
+        hint = "select a column beside the key, or AS_VALUE(key)"
+        raise Refusal(select.at, "The projection contains no value columns: the stream has no value column", hint)
+    keys = tuple(found[key.text] for key, _ in wanted)
+    ordered = sorted(columns, key=lambda column: not column.key)
+    return Computation(where, keys, tuple(at for _, at in wanted), (), None, tuple(outputs), tuple(ordered))
 
 
-def _key(select: Select, rows: RowExpressions) -> tuple[Value | None, int]:
-    """What the result is keyed by: PARTITION BY, else the source's key; None for no key. And where that is said."""
+def _twice(key: GroupKey, again: str) -> str:
+    """What ksqlDB says of a key that is selected twice."""
+    told = f"The projection contains a key column (`{key.name}`) more than once, aliased as: {key.name} and {again}"
+    return f"key {key.name} is selected twice: {told}"
+
+
+def _require_keys(wanted: list[tuple[Value, int]], found: dict[str, GroupKey], select: Select, target: str) -> None:
+    clause = select.partition_by
+    for number, (key, at) in enumerate(wanted):
+        if key.text in found:
+            continue
+        node = clause.expressions[number] if clause is not None else None
+        shown = print_tree(node) if node is not None else key.text.strip("`")
+        what = "the partitioning expression" if node is not None else "the key column"
+        message = f"Key missing from projection. The query used to build `{target}` must include {what} {shown} in its projection (eg, SELECT {shown}...)"
+        raise Refusal(at, f"key missing from projection: {message}", "the result's key must also be selected")
+
+
+def _keys(select: Select, rows: RowExpressions) -> list[tuple[Value, int]]:
+    """What the result is keyed by: PARTITION BY, else the source's keys; empty for no key. And where that is said."""
     clause = select.partition_by
     if clause is None:
-        for column in rows.source.columns:
-            if column.key:
-                return Value(quote(column.name), spark_type(column.type), select.at), select.at
-        return None, select.at
-    if len(clause.expressions) > 1:
-        raise Refusal(clause.expressions[1].at, "PARTITION BY takes one expression here")
-    node = clause.expressions[0]
-    if isinstance(unwrapped(node), Null):
-        return None, node.at
-    return typed(rows.value(node)), node.at
+        keys = [column for column in rows.source.columns if column.key]
+        return [(Value(quote(column.name), parse_type(column.type), select.at), select.at) for column in keys]
+    if len(clause.expressions) == 1 and isinstance(unwrapped(clause.expressions[0]), Null):
+        return []
+    return [(typed(rows.value(node)), node.at) for node in clause.expressions]
 
 
-def _expanded(select: Select, rows: RowExpressions) -> tuple[Item, ...]:
-    """The items, `*` replaced by the source's columns."""
+def _expanded(select: Select, rows: RowExpressions, wanted: list[tuple[Value, int]]) -> tuple[Item, ...]:
+    """The items, `*` replaced by the source's columns, keys first, and by what PARTITION BY computes."""
     items: list[Item] = []
+    ordered = sorted(rows.source.columns, key=lambda column: not column.key)
+    texts = {quote(column.name) for column in rows.source.columns}
     for item in select.items:
         if isinstance(item, Item):
             items.append(item)
             continue
+        if item.of is not None:
+            items += _fields(item.of, rows)
+            continue
         _check_source(item, rows)
-        items += [Item(_column(column.name, item.at), None, at=item.at) for column in rows.source.columns]
+        if select.partition_by is not None:
+            nodes = zip(select.partition_by.expressions, wanted, strict=False)
+            items += [Item(node, None, at=item.at) for node, (key, _) in nodes if key.text not in texts]
+        items += [Item(_column(column.name, item.at), None, at=item.at) for column in ordered]
     return tuple(items)
+
+
+def _fields(operand: Node, rows: RowExpressions) -> list[Item]:
+    """The items that `operand->*` stands for."""
+    value = rows.value(operand)
+    if value.type.kind != "struct":
+        raise Refusal(operand.at, f"->* needs a struct, this is {value.type.sql}")
+    return [Item(Field(operand, Name(name, name, operand.at), at=operand.at), None) for name in value.type.names]
 
 
 def _check_source(item: AllColumns, rows: RowExpressions) -> None:

@@ -6,31 +6,27 @@ from dataclasses import dataclass
 
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.names import topic_name
-from pipelines.sql.nodes import Node, Number, Text
+from pipelines.sql.nodes import Node, Number, Text, Truth
 from pipelines.sql.read_type import whole_number
 from pipelines.sql.tree import Properties as TreeProperties
 
-SOURCE_PROPERTIES = ("KAFKA_TOPIC", "VALUE_FORMAT", "KEY_FORMAT", "PARTITIONS")
-QUERY_PROPERTIES = ("KAFKA_TOPIC", "PARTITIONS", "KEY_FORMAT", "VALUE_FORMAT", "EMIT")
+FORMAT_PROPERTIES = ("FORMAT", "KEY_FORMAT", "VALUE_FORMAT", "KEY_DELIMITER", "VALUE_DELIMITER", "WRAP_SINGLE_VALUE")
+TIME_PROPERTIES = ("TIMESTAMP", "TIMESTAMP_FORMAT")
+SOURCE_PROPERTIES = ("KAFKA_TOPIC", "PARTITIONS", *FORMAT_PROPERTIES, *TIME_PROPERTIES)
+QUERY_PROPERTIES = (*SOURCE_PROPERTIES, "EMIT")
 INSERT_PROPERTIES = ("QUERY_ID",)
 EMISSIONS = ("commit", "every-record")
 NOT_YET = frozenset(
     [
         "CLEANUP_POLICY",
-        "FORMAT",
-        "KEY_DELIMITER",
         "KEY_SCHEMA_FULL_NAME",
         "KEY_SCHEMA_ID",
         "REPLICAS",
         "RETENTION_MS",
-        "TIMESTAMP",
-        "TIMESTAMP_FORMAT",
-        "VALUE_DELIMITER",
         "VALUE_SCHEMA_FULL_NAME",
         "VALUE_SCHEMA_ID",
         "WINDOW_SIZE",
         "WINDOW_TYPE",
-        "WRAP_SINGLE_VALUE",
     ]
 )
 FORMATS = ("AVRO", "DELIMITED", "JSON", "JSON_SR", "KAFKA", "NONE", "PROTOBUF", "PROTOBUF_NOSR")
@@ -67,6 +63,8 @@ def check_properties(properties: TreeProperties | None, known: tuple[str, ...]) 
 def _plain(value: Node) -> str | int | None:
     if isinstance(value, Number):
         return whole_number(value.text, value.at)
+    if isinstance(value, Truth):
+        return str(value.value).lower()
     return value.value if isinstance(value, Text) else None
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from sqlglot.tokenizer_core import Token, TokenType
 
 from pipelines.sql.error import Refusal
-from pipelines.sql.names import RESERVED, read_name
+from pipelines.sql.names import RESERVED, Name, read_name
 from pipelines.sql.nodes import (
+    ArrayOf,
     Between,
     Binary,
     Call,
@@ -19,9 +20,14 @@ from pipelines.sql.nodes import (
     Cast,
     Column,
     Connective,
+    Distinct,
+    Field,
     In,
+    Index,
     IsNull,
+    Lambda,
     Like,
+    MapOf,
     Node,
     Not,
     Null,
@@ -29,6 +35,7 @@ from pipelines.sql.nodes import (
     Paren,
     Sign,
     Star,
+    StructOf,
     Text,
     Truth,
     When,
@@ -106,6 +113,9 @@ class _Reader:
             return Binary(COMPARISONS[token.token_type], left, self._operand(0), at=at)
         if cursor.accept_type(TokenType.IS):
             negated = cursor.accept_type(TokenType.NOT) is not None
+            if cursor.accept_type(TokenType.DISTINCT):
+                cursor.expect("FROM")
+                return Distinct(left, self._operand(0), negated, at=at)
             cursor.expect_type(TokenType.NULL, "NULL")
             return IsNull(left, negated, at=at)
         return self._range(left, at)
@@ -148,9 +158,21 @@ class _Reader:
         elif self.cursor.accept_type(TokenType.PLUS):
             node = Sign("+", self._signed(), at=at)
         else:
-            node = self._primary()
+            node = self._followed(self._primary(), at)
         self.depth -= 1
         return node
+
+    def _followed(self, node: Node, at: int) -> Node:
+        """The operand with the `[index]` and `->field` behind it."""
+        cursor = self.cursor
+        while True:
+            if cursor.accept_type(TokenType.L_BRACKET):
+                node = Index(node, self.condition(), at=at)
+                cursor.expect_type(TokenType.R_BRACKET, "]")
+            elif not cursor.next_is(TokenType.STAR) and cursor.accept_type(TokenType.ARROW):
+                node = Field(node, cursor.name("a field"), at=at)
+            else:
+                return node
 
     def _primary(self) -> Node:
         cursor, at = self.cursor, self.cursor.at
@@ -187,7 +209,14 @@ class _Reader:
         if word == "CAST" and cursor.next_is(TokenType.L_PAREN):
             cursor.index += 2
             return self._cast(at)
-        if not _is_operand_name(start):
+        if word == "ARRAY" and cursor.next_is(TokenType.L_BRACKET):
+            cursor.index += 2
+            return self._array(at)
+        if word in ("MAP", "STRUCT") and cursor.next_is(TokenType.L_PAREN):
+            cursor.index += 2
+            return self._map(at) if word == "MAP" else self._struct(at)
+        called = word in ("LEFT", "RIGHT") and cursor.next_is(TokenType.L_PAREN)
+        if not called and not _is_operand_name(start):
             raise Refusal(at, f"expected an expression, found {cursor.shown}")
         cursor.index += 1
         if word and cursor.accept_type(TokenType.L_PAREN):
@@ -207,6 +236,62 @@ class _Reader:
             raise Refusal(at, "a column has at most a source before it", "struct fields are not supported")
         return Column(names[-1], names[0] if len(names) == 2 else None, at=at)
 
+    def _array(self, at: int) -> Node:
+        items: list[Node] = []
+        if not self.cursor.is_type(TokenType.R_BRACKET):
+            items.append(self.condition())
+            while self.cursor.accept_type(TokenType.COMMA):
+                items.append(self.condition())
+        self.cursor.expect_type(TokenType.R_BRACKET, ", or ]")
+        return ArrayOf(tuple(items), at=at)
+
+    def _map(self, at: int) -> Node:
+        keys: list[Node] = []
+        values: list[Node] = []
+        while not self.cursor.accept_type(TokenType.R_PAREN):
+            if keys:
+                self.cursor.expect_type(TokenType.COMMA, ", or )")
+            keys.append(self.condition())
+            self.cursor.expect_type(TokenType.COLON_EQ, ":=")
+            values.append(self.condition())
+        return MapOf(tuple(keys), tuple(values), at=at)
+
+    def _struct(self, at: int) -> Node:
+        names: list[Name] = []
+        values: list[Node] = []
+        while not self.cursor.accept_type(TokenType.R_PAREN):
+            if names:
+                self.cursor.expect_type(TokenType.COMMA, ", or )")
+            names.append(self.cursor.name("a field"))
+            self.cursor.expect_type(TokenType.COLON_EQ, ":=")
+            values.append(self.condition())
+        return StructOf(tuple(names), tuple(values), at=at)
+
+    def _lambda(self) -> Node | None:
+        """`x => body` or `(x, y) => body` at the cursor, None if there is something else."""
+        cursor, start, at = self.cursor, self.cursor.index, self.cursor.at
+        names: list[Name] = []
+        if cursor.accept_type(TokenType.L_PAREN):
+            while cursor.at_name() and (not names or cursor.token is not None):
+                names.append(cursor.name("a name"))
+                if not cursor.accept_type(TokenType.COMMA):
+                    break
+            closed = bool(names) and cursor.accept_type(TokenType.R_PAREN) is not None
+        else:
+            closed = cursor.at_name() and cursor.next_is(TokenType.FARROW)
+            if closed:
+                names.append(cursor.name("a name"))
+        if closed and cursor.accept_type(TokenType.FARROW):
+            return Lambda(tuple(names), self.condition(), at=at)
+        cursor.index = start
+        return None
+
+    def _argument(self) -> Node:
+        self._enter(self.cursor.at)
+        found = self._lambda() or self.condition()
+        self.depth -= 1
+        return found
+
     def _arguments(self) -> tuple[Node, ...]:
         """Arguments of a call whose parenthesis is open; a lone `*` is `Star`."""
         cursor, at = self.cursor, self.cursor.at
@@ -215,7 +300,11 @@ class _Reader:
         if cursor.accept_type(TokenType.STAR):
             cursor.expect_type(TokenType.R_PAREN, ")")
             return (Star(at=at),)
-        return self._list()
+        items = [self._argument()]
+        while cursor.accept_type(TokenType.COMMA):
+            items.append(self._argument())
+        cursor.expect_type(TokenType.R_PAREN, ")")
+        return tuple(items)
 
     def _list(self) -> tuple[Node, ...]:
         items = [self.condition()]

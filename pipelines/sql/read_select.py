@@ -6,6 +6,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.names import Name
+from pipelines.sql.nodes import Node
 from pipelines.sql.read_expression import read_expression
 from pipelines.sql.read_type import whole_number
 from pipelines.sql.script import Cursor
@@ -92,6 +93,9 @@ def _item(cursor: Cursor) -> Item | AllColumns:
         cursor.index += 2
         return AllColumns(source, at=at)
     expression = read_expression(cursor)
+    if cursor.accept_type(TokenType.ARROW):
+        cursor.expect_type(TokenType.STAR, "a field or *")
+        return AllColumns(None, expression, at=at)
     return Item(expression, _alias(cursor), at=at)
 
 
@@ -117,10 +121,27 @@ def _clause(cursor: Cursor, word: str) -> Clause | None:
     at = cursor.at
     if not cursor.accept(word, "BY"):
         return None
-    expressions = [read_expression(cursor)]
-    while cursor.accept_type(TokenType.COMMA):
+    listed = _is_list(cursor) and cursor.accept_type(TokenType.L_PAREN) is not None
+    expressions: list[Node] = []
+    while not expressions or cursor.accept_type(TokenType.COMMA):
+        if listed and expressions and cursor.is_type(TokenType.R_PAREN):
+            break
         expressions.append(read_expression(cursor))
+    if listed:
+        cursor.expect_type(TokenType.R_PAREN, ", or )")
     return Clause(tuple(expressions), at=at)
+
+
+def _is_list(cursor: Cursor) -> bool:
+    """Whether a parenthesis opens here and its own comma stands in it: `(a, b)`, and not `(a + b) * c`."""
+    depth = 0
+    for ahead in range(len(cursor.tokens) - cursor.index):
+        depth += cursor.next_is(TokenType.L_PAREN, ahead=ahead) - cursor.next_is(TokenType.R_PAREN, ahead=ahead)
+        if depth == 0:
+            return False
+        if depth == 1 and cursor.next_is(TokenType.COMMA, ahead=ahead):
+            return True
+    return False
 
 
 def _emit(cursor: Cursor) -> tuple[str | None, int]:

@@ -22,19 +22,16 @@ PIECE = re.compile(
     | (?P<quoted>`(?:[^`]|``)*`)
     | (?P<word>[A-Za-z_][A-Za-z0-9_]*(?!'))
     | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![A-Za-z0-9_.]))
-    | (?P<arrow>->|=>)
-    | (?P<operator>\|\||<>|!=|<=|>=|[-+*/%=<>(),.;])""",
+    | (?P<operator>->|=>|:=|\|\||<>|!=|<=|>=|[-+*/%=<>(),.;\[\]])""",
     re.VERBOSE | re.DOTALL,
 )
-NOT_IN_DIALECT = {
+NOT_IN_DIALECT: dict[str, tuple[str, str | None]] = {
     "'": ("the string does not end", "close it with a single quote; write '' for a quote inside"),
     "`": ("the name does not end", "close it with a back-quote"),
     '"': ("double quotes are not supported", "write 'text' in single quotes, names in `back-quotes`"),
-    "[": ("arrays are not supported", None),
-    "{": ("templates and structs are not supported", None),
+    "{": ("templates are not supported", "a struct is STRUCT(name := value)"),
     "/": ("the comment does not end", "close it with */"),
 }
-ARROWS = {"->": "struct fields are not supported", "=>": "lambda functions are not supported"}
 
 
 def check_characters(text: str) -> None:
@@ -51,8 +48,6 @@ def check_characters(text: str) -> None:
                 raise Refusal(at, "a number or name runs into what follows it", "separate them with a space")
             message, hint = rest or NOT_IN_DIALECT.get(char, (f"unexpected character {char!r}", None))
             raise Refusal(at, message, hint)
-        if piece.lastgroup == "arrow":
-            raise Refusal(at, ARROWS[piece.group()])
         if any("\ud800" <= c <= "\udfff" or c == "\0" for c in piece.group()):
             raise Refusal(at, "a NUL or half a surrogate pair is not text")
         at = piece.end()

@@ -123,3 +123,8 @@ def _original(places: list[Place], at: int, end: int) -> int:
     """The offset in the script that the offset `at` of a piece stands for; within a value, where its `${` stands."""
     begins, from_, moves = max((place for place in places if place[0] <= at), default=places[0])
     return min(from_ + (at - begins if moves else 0), end)
+
+
+def count_statements(text: str) -> int:
+    """How many statements the text holds, whatever they say."""
+    return sum(bool(text[start:end].strip(" \t\r\n;")) for start, end, _ in _pieces(text))

@@ -10,9 +10,10 @@ from pipelines.sql.aggregation import CONSTANTS, ResultExpressions
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.functions import Value
-from pipelines.sql.names import AGGREGATE_NAME, PSEUDO_COLUMNS
+from pipelines.sql.names import AGGREGATE_NAME, PSEUDO_COLUMNS, WINDOW_BOUNDS
 from pipelines.sql.nodes import Column as ColumnNode
-from pipelines.sql.nodes import Node, Sign, unwrapped
+from pipelines.sql.nodes import Field, Node, Sign, unwrapped
+from pipelines.sql.printer import print_tree
 from pipelines.sql.tree import Item, Select
 
 DAY_MS = 86_400_000
@@ -32,17 +33,22 @@ class Computation:
     window: Window | None = None
 
 
-def plan_table(select: Select, rows: RowExpressions) -> Computation:
-    """The plan of an aggregation, in the order WHERE, GROUP BY, SELECT, HAVING."""
+def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Computation:
+    """The plan of an aggregation, in the order WHERE, GROUP BY, SELECT, HAVING. `target` names it in errors."""
     items = _items(select)
+    rows.place = "WHERE"
     if select.group_by is None:
         raise Refusal(select.tail_at, "a table needs GROUP BY", "a table is an aggregation: GROUP BY its key")
     where = rows.boolean(select.where, "WHERE") if select.where is not None else None
     rows.place = "GROUP BY"
     groups = [(rows.value(node), node) for node in select.group_by.expressions]
-    names = name_columns(items, rows)
-    keys = group_keys(groups, items, rows, names)
-    result = ResultExpressions(rows, {value.text: key for (value, _), key in zip(groups, keys, strict=True)})
+    rows.place = "SELECT"
+    windowed = select.window is not None
+    _check_items(items, groups, rows, windowed=windowed)
+    names = name_columns(items, rows, bounds=WINDOW_BOUNDS if windowed else ())
+    keys = group_keys(groups, items, rows, names, windowed=windowed, target=target)
+    by_text = {value.text: key for (value, _), key in zip(groups, keys, strict=True)}
+    result = ResultExpressions(rows, by_text, windowed=windowed)
     outputs: list[Output] = []
     columns = [Column(key.name, key.name, key.type, key=True) for key in keys]
     for item, name in zip(items, names, strict=True):
@@ -51,14 +57,28 @@ def plan_table(select: Select, rows: RowExpressions) -> Computation:
         value = typed(result.value(item.expression))
         outputs.append(Output(name, value.text))
         columns.append(Column(name, name, value.type.spark))
+    rows.place = "HAVING"
     having = result.boolean(select.having, "HAVING") if select.having is not None else None
     if not outputs:
-        raise Refusal(select.at, "the table has no value column", "select an aggregate, for example COUNT(*)")
+        told = "The projection contains no value columns: the table has no value column"
+        raise Refusal(select.at, told, "select an aggregate, for example COUNT(*)")
     if not result.aggregates:
-        raise Refusal(select.at, "the query has no aggregate", "select one, for example COUNT(*)")
+        told = "GROUP BY requires aggregate functions in either the SELECT or HAVING clause: the query has no aggregate"
+        raise Refusal(select.at, told, "select one, for example COUNT(*)")
     window = plan_window(select.window) if select.window is not None else None
     places = tuple(node.at for _, node in groups)
     return Computation(where, keys, places, result.aggregates, having, tuple(outputs), tuple(columns), window)
+
+
+def _check_items(
+    items: tuple[Item, ...], groups: list[tuple[Value, Node]], rows: RowExpressions, *, windowed: bool
+) -> None:
+    """Refuse items that are neither grouped nor aggregated before anything is said of keys."""
+    plain = {value.text: GroupKey("", value.text, value.type.spark) for value, _ in groups}
+    for item in items:
+        result = ResultExpressions(rows, plain, windowed=windowed)
+        result.item = item.expression
+        result.value(item.expression)
 
 
 def typed(value: Value) -> Value:
@@ -71,7 +91,8 @@ def typed(value: Value) -> Value:
 def _items(select: Select) -> tuple[Item, ...]:
     for item in select.items:
         if isinstance(item, tree.AllColumns):
-            raise Refusal(item.at, "SELECT * is not supported in an aggregation", "name the columns")
+            told = "GROUP BY takes no SELECT *: Non-aggregate SELECT expression(s) not part of GROUP BY"
+            raise Refusal(item.at, f"SELECT * is not supported in an aggregation: {told}", "name the columns")
     return tuple(item for item in select.items if isinstance(item, Item))
 
 
@@ -93,13 +114,20 @@ def plan_window(window: tree.Window) -> Window:
     return Window(window.kind.lower(), size, advance, grace, retention)
 
 
-def name_columns(items: tuple[Item, ...], rows: RowExpressions) -> list[str]:
-    """A name for each item of SELECT: the alias, the column's own, or the next free KSQL_COL_n."""
+def name_columns(items: tuple[Item, ...], rows: RowExpressions, bounds: tuple[str, ...] = ()) -> list[str]:
+    """A name for each item of SELECT: the alias, the column's own, or the next free KSQL_COL_n.
+
+    `bounds` are columns that are there besides the rows' own, and need an alias.
+    """
     given: list[str | None] = []
     taken: set[str] = set()
     for item in items:
         bare, alias = unwrapped(item.expression), item.alias
-        name = alias.text if alias else rows.named(bare) if isinstance(bare, ColumnNode) else None
+        name = alias.text if alias else None
+        if alias is None and isinstance(bare, ColumnNode):
+            name = bare.name.text if bare.name.text in bounds else rows.named(bare)
+        if isinstance(bare, Field) and alias is None:
+            name = _free_field(bare.name.text, taken)
         at = alias.at if alias else item.at
         if name is not None and name.upper() in PSEUDO_COLUMNS:
             raise Refusal(at, f"{name} is a reserved column name", "give it another with AS")
@@ -113,11 +141,24 @@ def name_columns(items: tuple[Item, ...], rows: RowExpressions) -> list[str]:
     return [name or next(free) for name in given]
 
 
+def _free_field(name: str, taken: set[str]) -> str:
+    """A struct's field gives its name; a second one of that name is numbered."""
+    numbered = (name if n == 0 else f"{name}_{n}" for n in range(10**9))
+    return next(each for each in numbered if each.upper() not in taken)
+
+
 def group_keys(
-    groups: list[tuple[Value, Node]], items: tuple[Item, ...], rows: RowExpressions, names: list[str]
+    groups: list[tuple[Value, Node]],
+    items: tuple[Item, ...],
+    rows: RowExpressions,
+    names: list[str],
+    *,
+    windowed: bool,
+    target: str,
 ) -> tuple[GroupKey, ...]:
     """The group keys in the order of GROUP BY, each named by the item of SELECT that equals it."""
-    unnamed = ResultExpressions(rows, {value.text: GroupKey("", value.text, value.type.spark) for value, _ in groups})
+    plain = {value.text: GroupKey("", value.text, value.type.spark) for value, _ in groups}
+    unnamed = ResultExpressions(rows, plain, windowed=windowed)
     named: dict[str, str] = {}
     for item, name in zip(items, names, strict=True):
         key = unnamed.key(item.expression)
@@ -126,7 +167,9 @@ def group_keys(
         at = item.alias.at if item.alias else item.at
         if key.expression in named:
             hint = "AS_VALUE(key) AS name copies a key into the value"
-            raise Refusal(at, f"group key {named[key.expression]} is selected twice", hint)
+            first = named[key.expression]
+            told = f"The projection contains a key column (`{first}`) more than once, aliased as: {first} and {name}"
+            raise Refusal(at, f"group key {first} is selected twice: {told}", hint)
         if AGGREGATE_NAME.fullmatch(name):
             raise Refusal(at, f"a group key cannot be called {name}", "names like A0 are the aggregates'")
         named[key.expression] = name
@@ -138,7 +181,9 @@ def group_keys(
         if value.text in seen:
             raise Refusal(node.at, "the group key is given twice")
         if value.text not in named:
-            raise Refusal(node.at, "key missing from projection", "every group key must also be selected")
+            shown = print_tree(node)
+            told = f"Key missing from projection. The query used to build `{target}` must include the grouping expression {shown} in its projection (eg, SELECT {shown}...)"
+            raise Refusal(node.at, f"key missing from projection: {told}", "every group key must also be selected")
         seen.add(value.text)
         # A bare literal would be read as a position by Spark's GROUP BY.
         constant = isinstance(unwrapped(node), (*CONSTANTS, Sign))
@@ -147,15 +192,8 @@ def group_keys(
     return tuple(keys)
 
 
-def check_key_format(given: str | None, keys: tuple[GroupKey, ...], places: tuple[int, ...]) -> str:
-    """The key format, by default kafka, if the keys can be written in it; `places` are their offsets."""
-    key_format = given or "kafka"
-    hint = "write WITH (key_format='json')"
-    if key_format == "kafka" and len(keys) > 1:
-        raise Refusal(places[1], "the kafka key format holds one group key", hint)
+def check_keys(keys: tuple[GroupKey, ...], places: tuple[int, ...]) -> None:
+    """Refuse keys that have no exact text; `places` are their offsets."""
     for key, at in zip(keys, places, strict=True):
         if key.type == "double":
             raise Refusal(at, "a double cannot be a group key", "CAST it to DECIMAL or BIGINT")
-        if key_format == "kafka" and key.type not in ("string", "int", "bigint"):
-            raise Refusal(at, f"the kafka key format cannot hold {key.type}", hint)
-    return key_format

@@ -58,9 +58,10 @@ class Item(Node):
 
 @dataclass(frozen=True)
 class AllColumns(Node):
-    """`*`, or `source.*`."""
+    """`*`, `source.*`, or with `of` all fields of a struct, `struct->*`."""
 
     source: Name | None
+    of: Node | None = None
 
 
 @dataclass(frozen=True)

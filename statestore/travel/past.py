@@ -19,6 +19,7 @@ from statestore.errors import DataCorrupted, InvalidInput, Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import OffsetsGone, Reader, Record
 from statestore.objects.base import ObjectMissing
+from statestore.placement import Placement
 from statestore.planning.facts import Found
 from statestore.planning.hazards import why_not_snapshot
 from statestore.recovery import Progress, stored_entries
@@ -173,10 +174,10 @@ class PastTask:
 
     def _write_tail(self, base: Base, database: TaskDatabase, on_progress: Progress) -> None:
         store, last = self.spec.store.name, base.chain[-1]
-        begin = base.chain[0].offsets[store]
+        begin, placement = base.chain[0].offsets[store], Placement(self.spec.store)
 
         def write(chunk: list[Record], done: int) -> None:
-            database.database.write({store: stored_entries(chunk)})
+            database.database.write(placement.placed(stored_entries(chunk)))
             reach("past.in-tail")
             on_progress(done - begin, last.offsets[store] - begin)
 

@@ -31,6 +31,7 @@ def test_tables_from_before_there_were_migrations_are_brought_up(url: str) -> No
         for table in ("alembic_version", "definitions", "commands", "set_aside", "log_position", "incidents"):
             connection.execute(text(f"DROP TABLE {table}"))
         connection.execute(text("ALTER TABLE drivers DROP COLUMN metrics_port"))
+        connection.execute(text("ALTER TABLE batches DROP COLUMN late_records"))
         connection.execute(text("CREATE TABLE pipelines (name VARCHAR(100) PRIMARY KEY)"))
         connection.execute(
             text("INSERT INTO recoveries (pipeline, cause, plan, finished_at) VALUES ('p', 'c', '{}', 1)")

@@ -116,6 +116,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("ROLLFORWARD_CONFIG", str(tmp_path / "none.toml"))
     for name in ("ROLLFORWARD_BOOTSTRAP_SERVERS", "ROLLFORWARD_METASTORE_URL"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ROLLFORWARD_OBSERVE_EVERY_S", "0")
     world = World(home)
     monkeypatch.setenv("ROLLFORWARD_SERVICE", world.service)
     yield world

@@ -33,6 +33,10 @@ COMMANDS = [
     "drop",
     "drift",
     "serve",
+    "top",
+    "doctor",
+    "incidents",
+    "acls",
 ]
 # Commands that name a pipeline or a store which nobody has deployed.
 UNKNOWN = [

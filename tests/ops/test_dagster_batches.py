@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import dagster as dg
+import pytest
 from dagster import AssetKey
+from sqlalchemy import update
 
 from ops.dagster.batches import BATCHES_PER_TICK_MAX, observe_batches
+from pipelines.registry import BatchRow
 from tests.ops.dagster_world import World, instance, world
 
 __all__ = ["instance", "world"]
@@ -117,3 +122,22 @@ def test_a_pipeline_that_does_not_read_takes_nothing_from_the_others(
     tick(instance, None)
     assert observed(instance, TABLE) == [0]
     assert observed(instance, AssetKey(["bad", "cities"])) == [0]
+
+
+def test_of_many_batches_one_in_a_period_is_observed_whatever_is_killed(
+    world: World, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLFORWARD_OBSERVE_EVERY_S", "10")
+    world.deploy("sales")
+    began = (time.time() - 7200) // 10 * 10
+    world.add_batches("sales", 60)
+    with world.registry.engine.begin() as connection:
+        connection.execute(update(BatchRow).values(finished_at=began + BatchRow.batch))
+    assert tick(instance, None, stored=3) is None
+    cursor = tick(instance, None)
+    assert observed(instance, TABLE) == observed(instance, STORE) == [0, 10, 20, 30, 40, 50]
+    world.add_batches("sales", 1, first=60)
+    with world.registry.engine.begin() as connection:
+        connection.execute(update(BatchRow).where(BatchRow.batch == 60).values(finished_at=began + 59.5))
+    assert tick(instance, cursor) == "61"
+    assert observed(instance, TABLE) == [0, 10, 20, 30, 40, 50]

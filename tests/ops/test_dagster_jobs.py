@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dagster as dg
 import psutil
 import pytest
 from dagster import AssetKey
 
 from ops import control
+from ops.dagster.findings import look, summary
 from ops.dagster.jobs import JOBS, launch_pipeline, recover_pipeline, stop_pipeline
+from ops.dagster.recovery import outlived
 from ops.dagster.runs import PIPELINE_TAG, WORKER_TAG
+from ops.environment import settings_now
 from pipelines.registry import RUNNING, STOPPED
 from tests.ops.dagster_world import World, instance, living_driver, world
 
@@ -165,3 +170,34 @@ def test_jobs_are_never_repeated_by_dagster_and_are_bounded() -> None:
     for job in JOBS:
         assert job.tags["dagster/max_retries"] == "0"
         assert float(job.tags["dagster/max_runtime"]) <= 3600
+
+
+@pytest.mark.parametrize(("older_than", "ended"), [(0.0, False), (1.0, False), (9e9, True)])
+def test_a_living_driver_is_ended_only_if_the_alert_was_about_it(
+    world: World, living_driver: psutil.Process, older_than: float, ended: bool
+) -> None:
+    world.deploy("sales")
+    world.driver_row("sales", living_driver)
+    assert ended is outlived(look(settings_now(), world.registry, "sales"), older_than)
+    assert not outlived(replace(look(settings_now(), world.registry, "sales"), driver=None), older_than)
+
+
+def test_the_summary_says_what_was_found_done_and_how_long_it_took(world: World) -> None:
+    world.deploy("sales")
+    pid = world.dead_driver("sales")
+    plans = [
+        {"task": "cities-0", "way": "full replay", "records": 70, "seconds": 2.5},
+        {"task": "cities-1", "way": "nothing", "records": 0, "seconds": 0.1},
+    ]
+    text = summary(look(settings_now(), world.registry, "sales"), "", plans, seconds=9.5, output=12.25)
+    for expected in (
+        f"what happened: driver {pid} died",
+        "what was found: dead",
+        "1 tasks full replay, 1 tasks nothing",
+        "running after 9.5 s, the slowest task 2.5 s; first new committed batch after 12.25 s",
+        "70 changelog records replayed",
+    ):
+        assert expected in text
+    assert "no batch was due yet" in summary(
+        look(settings_now(), world.registry, "sales"), "x", [], seconds=1, output=None
+    )

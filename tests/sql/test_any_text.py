@@ -99,6 +99,13 @@ PIECES = [
     "A0",
     "kafka_topic",
     "key_format",
+    "ARRAY",
+    "MAP",
+    "STRUCT",
+    "TRANSFORM",
+    "->",
+    "=>",
+    ":=",
     "KEY",
     "INT",
     "DECIMAL",
@@ -190,6 +197,11 @@ def expressions(draw: st.DrawFn, depth: int = 3) -> str:
                 f"CASE WHEN {left} < {right} OR k IS NULL THEN {left} ELSE {right} END",
                 f"CEIL({left})",
                 f"ABS({left} % {right})",
+                f"ARRAY[{left}, {right}][1]",
+                f"MAP('k' := {left}, 'l' := {right})['k']",
+                f"STRUCT(x := {left}, `y` := {right})->x",
+                f"FILTER(ARRAY[{left}], x => x IS DISTINCT FROM {right})[-1]",
+                f"REDUCE(ARRAY[{left}], {right}, (s, x) => s)",
             ]
         )
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pipelines.sql.define import define
 from pipelines.sql.error import Refusal, locate
 from pipelines.sql.planner import plan_create
 from pipelines.sql.tree import CreateAs, CreateSource, Query
+from statestore.layouts.window import pack
 from statestore.store import Isolation
 
 STREAM = (
@@ -25,10 +27,10 @@ STREAM = (
 )
 
 
-def table(key: str, more: str = "", properties: str = "") -> tuple[Relation, Any]:
+def table(key: str, more: str = "", properties: str = "", window: str = "") -> tuple[Relation, Any]:
     stream = parse_statement(STREAM).statement
     assert isinstance(stream, CreateSource)
-    text = f"CREATE TABLE t {properties} AS SELECT {key}, COUNT(*) AS n, AVG(d) AS mean, COUNT(*) * 2 AS twice FROM s GROUP BY {key} {more} EMIT CHANGES"
+    text = f"CREATE TABLE t {properties} AS SELECT {key}, COUNT(*) AS n, AVG(d) AS mean, COUNT(*) * 2 AS twice FROM s {window} GROUP BY {key} {more} EMIT CHANGES"
     created = parse_statement(text).statement
     assert isinstance(created, CreateAs)
     planned = plan_create(created, Relations([define(stream)]), topic="T", tasks=2)
@@ -100,6 +102,41 @@ def test_a_range_of_strings_is_in_the_order_of_their_bytes(keys: set[str], low: 
     expected = sorted(key for key in keys if low <= key <= high and key != "a")
     assert expected == [row[0] for row in pull.rows(store, Isolation.READ_COMMITTED)]
     assert ["range"] == store.asked
+
+
+STORED_WINDOWS = {pack(key, start): n for n, (key, start) in enumerate(product((b"x", b"xy"), (0, 5, 10)))}
+
+
+class TestWindows:
+    @pytest.fixture
+    def made(self) -> tuple[Relation, Any]:
+        return table("k", window="WINDOW TUMBLING (SIZE 5 MILLISECONDS)")
+
+    def test_bounds_are_columns_behind_the_key(self, made: tuple[Relation, Any]) -> None:
+        pull = plan("SELECT * FROM t WHERE k >= 'x' AND WINDOWSTART = 5", made)
+        assert ("K", "WINDOWSTART", "WINDOWEND", "N", "MEAN") == pull.names
+        rows = list(pull.rows(DictStore(pull.query, STORED_WINDOWS), Isolation.READ_COMMITTED))
+        assert [("x", 5, 10, 1, None), ("xy", 5, 10, 4, None)] == rows
+
+    def test_conditions_on_them(self, made: tuple[Relation, Any]) -> None:
+        pull = plan("SELECT k, windowend AS until FROM t WHERE windowstart > 0 AND windowend BETWEEN 3 AND 10", made)
+        rows = list(pull.rows(DictStore(pull.query, STORED_WINDOWS), Isolation.READ_COMMITTED))
+        assert [("x", 10), ("xy", 10)] == rows
+
+    @pytest.mark.parametrize(
+        "time", ["1970-01-01T00:00:00.005", "1970-01-01T01:00:00.005+01:00", "1970-01-01 00:00:00.005Z"]
+    )
+    def test_a_bound_may_be_written_as_a_time(self, made: tuple[Relation, Any], time: str) -> None:
+        pull = plan(f"SELECT k FROM t WHERE windowstart = '{time}'", made)
+        assert [("x",), ("xy",)] == list(pull.rows(DictStore(pull.query, STORED_WINDOWS), Isolation.READ_COMMITTED))
+
+    def test_what_is_no_time_is_refused(self, made: tuple[Relation, Any]) -> None:
+        with pytest.raises(SqlError, match="'noon' is no time"):
+            plan("SELECT k FROM t WHERE windowstart > 'noon'", made)
+
+    def test_without_windows_there_are_none(self) -> None:
+        with pytest.raises(SqlError, match="unknown column WINDOWSTART"):
+            plan("SELECT k FROM t WHERE windowstart > 0", STRINGS)
 
 
 class TestWhatIsRead:

@@ -75,7 +75,7 @@ NUMBERS = [
     ("ROUND(-1.5e0)", -1),
     ("ROUND(-1.6e0)", -2),
     ("ROUND(-2.5)", Decimal(-2)),
-    ("ROUND(m, 1)", Decimal("-3.30")),
+    ("ROUND(m, 1)", Decimal("-3.20")),
     ("ROUND(2.345e0, 2)", 2.35),
     ("ROUND(a, -1)", 10),
     ("ROUND(nd)", None),

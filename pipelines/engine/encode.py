@@ -1,0 +1,81 @@
+"""The bytes of a result's key and value as Spark SQL, by the plan's formats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipelines.plan import Query
+from statestore.errors import InvalidConfig
+
+# Name and expression of a field.
+Field = tuple[str, str]
+
+
+def value_bytes(query: Query) -> str:
+    """The serialised value of a result."""
+    fields = [(output.name, output.expression) for output in query.outputs]
+    if query.value_format == "json" and query.wrapped:
+        listed = ", ".join(f"{expression} AS `{name}`" for name, expression in fields)
+        return f"CAST(to_json(struct({listed}), map('ignoreNullFields', 'false')) AS BINARY)"
+    if query.value_format == "kafka" and query.outputs[0].type == "double":
+        return _double(query.outputs[0].expression)
+    return _bytes(query.value_format, query.value_delimiter, fields)
+
+
+def key_fields_bytes(query: Query, fields: Sequence[Field]) -> str:
+    """The serialised key; null if a part of it is null, and for no fields."""
+    if not fields or query.key_format == "none":
+        return "CAST(NULL AS BINARY)"
+    if query.key_format == "json" and len(fields) > 1:
+        listed = ", ".join(f"{expression} AS `{name}`" for name, expression in fields)
+        return f"CASE WHEN {_known(fields)} THEN CAST(to_json(struct({listed})) AS BINARY) END"
+    if query.key_format == "delimited":
+        return f"CASE WHEN {_known(fields)} THEN {_bytes('delimited', query.key_delimiter, fields)} END"
+    if query.key_format == "kafka" and query.group_by[0].type == "double":
+        return _double(fields[0][1])
+    return _bytes(query.key_format, query.key_delimiter, fields)
+
+
+def _double(expression: str) -> str:
+    """A double's 8 bytes, for which Spark has no cast."""
+    bits = f"java_method('java.lang.Double', 'doubleToLongBits', {expression})"
+    return f"CASE WHEN ({expression}) IS NOT NULL THEN CAST(CAST({bits} AS BIGINT) AS BINARY) END"
+
+
+def _known(fields: Sequence[Field]) -> str:
+    return " AND ".join(f"({expression}) IS NOT NULL" for _, expression in fields)
+
+
+def _bytes(form: str, delimiter: str, fields: Sequence[Field]) -> str:
+    expression = fields[0][1]
+    match form:
+        case "json":
+            # Spark writes objects only: the one field's value stands behind `{"v":`.
+            text = f"to_json(struct({expression} AS v))"
+            bare = f"substring({text}, 6, length({text}) - 6)"
+            return f"CASE WHEN ({expression}) IS NOT NULL THEN CAST({bare} AS BINARY) END"
+        case "delimited":
+            parts = ", ".join(_csv(expression, delimiter) for _, expression in fields)
+            return f"CAST(concat_ws('{_literal(delimiter)}', {parts}) AS BINARY)"
+        case "kafka":
+            # Outside of ANSI mode Spark casts integers to big-endian bytes, which is the KAFKA format.
+            return f"CAST({expression} AS BINARY)"
+    raise InvalidConfig("plan has an unknown format", format=form)
+
+
+def _csv(expression: str, delimiter: str) -> str:
+    """One field: empty for null, in quotes if it holds the delimiter, a quote or a line break.
+
+    Also in quotes, as Commons CSV has it, is what begins with a space, `!`, `"` or `#` or ends with a space.
+    """
+    text = f"CAST({expression} AS STRING)"
+    special = " OR ".join(
+        f"contains({text}, '{_literal(char)}')" for char in dict.fromkeys((delimiter, '"', "\n", "\r"))
+    )
+    special += f" OR {text} RLIKE '^[ !\"#]|[\\\\x00-\\\\x20]$'"
+    quoted = f"""concat('"', replace({text}, '"', '""'), '"')"""
+    return f"coalesce(CASE WHEN {special} THEN {quoted} ELSE {text} END, '')"
+
+
+def _literal(char: str) -> str:
+    return {"'": "\\'", "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(char, char)

@@ -1,0 +1,84 @@
+"""Aggregates that keep values: lists, sets, the largest, the first and the last few, and how often each occurs.
+
+A value is the text in which Spark writes it as JSON, so equal values have equal texts, and no digit is lost. A state is
+a JSON list of such texts; a histogram's is an object of counts. These are computed row by row: a list has no arithmetic.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.engine.runs import Runs
+from pipelines.plan import Aggregate
+
+# As ksqlDB has it: values beyond are left out.
+HISTOGRAM_MAX = 1_000
+_BEFORE, _AFTER, _NULL = len('{"v":'), len("}"), "null"
+Step = Callable[[Any, str], Any]
+
+
+def lists(aggregate: Aggregate, runs: Runs, heads: pa.Array, rows: pa.Array, *, every: bool) -> pa.Array:
+    """The state in every slot, or with `every` off in those of the runs' heads and ends.
+
+    `rows` are JSON objects that have the value as `v`, or nothing for null.
+    """
+    step = _step(aggregate)
+    start: Any = {} if aggregate.function == "histogram" else []
+    values = [text[_BEFORE:-_AFTER] or _NULL for text in rows.to_pylist()]
+    row_of = np.empty(runs.size, dtype=np.int64)
+    row_of[runs.slots] = np.arange(len(values))
+    found: list[str | None] = [None] * runs.size
+    for head, end, old in zip(runs.heads.tolist(), runs.ends.tolist(), heads.to_pylist(), strict=True):
+        state = json.loads(old) if old is not None else type(start)()
+        found[head] = old
+        for slot in range(head + 1, end + 1):
+            state = step(state, values[row_of[slot]])
+            if every or slot == end:
+                found[slot] = json.dumps(state, separators=(",", ":"), ensure_ascii=False)
+    return pa.array(found, pa.string())
+
+
+def _step(aggregate: Aggregate) -> Step:
+    most = aggregate.most or 0
+    match aggregate.function:
+        case "collect_list":
+            return lambda state, value: [*state, value]
+        case "collect_set":
+            return lambda state, value: state if value in state else [*state, value]
+        case "count_distinct":
+            return lambda state, value: state if value == _NULL or value in state else [*state, value]
+        case "earliest_n":
+            return lambda state, value: [*state, value] if len(state) < most and _counts(aggregate, value) else state
+        case "latest_n":
+            return lambda state, value: [*state, value][-most:] if _counts(aggregate, value) else state
+        case "histogram":
+            return _counted
+    distinct = aggregate.function == "topkdistinct"
+
+    def largest(state: list[str], value: str) -> list[str]:
+        if value == _NULL or (distinct and value in state):
+            return state
+        return sorted([*state, value], key=_comparable, reverse=True)[:most]
+
+    return largest
+
+
+def _counts(aggregate: Aggregate, value: str) -> bool:
+    return aggregate.nulls or value != _NULL
+
+
+def _counted(state: dict[str, int], value: str) -> dict[str, int]:
+    text = json.loads(value)
+    if text is None or (text not in state and len(state) >= HISTOGRAM_MAX):
+        return state
+    return {**state, text: state.get(text, 0) + 1}
+
+
+def _comparable(value: str) -> Any:
+    return json.loads(value, parse_float=Decimal)

@@ -1,0 +1,192 @@
+"""Aggregation in record order: one task's rows of a batch, one after the other, without Spark and without Kafka.
+
+    order      partitions merged by the time of their next record, as Kafka Streams picks it; in one by offset
+    windows    each row's windows, earliest first; late ones dropped by the task's stream time at that row
+    states     the committed state of every key and window, in one question
+    results    after every row, or after the last of each key and window
+
+What comes in are columns that Spark has computed (`inputs`), what goes out are the columns that `MergeSql.steps` begin
+with. The stream time is the largest time of any row that was not bad and had a key; a window is closed once it has
+come to the window's end and grace. All of it is arithmetic over whole columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.engine.decode import arrow_type
+from pipelines.engine.lists import lists
+from pipelines.engine.merge import MERGED, STORED, WINDOW_BOUNDS, Part, state_parts
+from pipelines.engine.runs import Runs, by_offset, running, squares
+from pipelines.engine.statecodec import StateCodec
+from pipelines.engine.windowing import assign, store_keys, window_ends
+from pipelines.plan import EVERY_RECORD, LATEST, LISTS, Aggregate, Query
+from pipelines.sql.types import parse_type
+
+NO_TIME = -1
+ARGUMENT = "__a_"
+States = Callable[[pa.BinaryArray], pa.BinaryArray]
+_Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """What one batch gives one task: rows, the stream time after it in ms, and how many (record, window) came late."""
+
+    rows: pa.Table
+    stream_time_ms: int
+    dropped: int
+
+
+class RecordOrder:
+    """The operator of one plan. Made once, used for every batch and task."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self._parts: list[tuple[Part, Aggregate]] = [(p, a) for a in query.aggregates for p in state_parts(a)]
+        self.types = [arrow_type(part.type) for part, _ in self._parts]
+        self._codec = StateCodec(self.types)
+        self._every = query.emission == EVERY_RECORD
+
+    def inputs(self) -> list[str]:
+        """Spark SQL select list over decoded rows that have `__key`, `__dead`, `__partition` and `__offset`."""
+        keys = [f"{key.expression} AS `{key.name}`" for key in self.query.group_by]
+        arguments = [_argument(aggregate) for aggregate in self.query.aggregates if aggregate.argument is not None]
+        return ["__key", "__dead", "ROWTIME AS __time", "__partition", "__offset", *keys, *arguments]
+
+    def ddl(self) -> str:
+        """Schema of the rows that go out, as Spark DDL; token, stream time and drops are added by the caller."""
+        keys = [f"`{key.name}` {parse_type(key.type).ddl}" for key in self.query.group_by]
+        bounds = [f"`{name}` bigint" for name in WINDOW_BOUNDS] if self.query.window is not None else []
+        parts = [f"`{prefix}{part.name}` {part.type}" for prefix in (STORED, MERGED) for part, _ in self._parts]
+        head = ["__key binary", "__dead string", "__time bigint", "__old_time bigint", "__last boolean"]
+        return ", ".join([*head, *keys, *bounds, *parts])
+
+    def rows(self, table: pa.Table, states: States, stream_time_ms: int) -> Ordered:
+        """Take in a task's rows of one batch, in any order, `__dead` ones among them.
+
+        `states` answers distinct store keys with their committed states, null where there is none. `stream_time_ms` is
+        that after the task's batch before, `NO_TIME` before the first.
+        """
+        live = table.filter(pc.is_null(table.column("__dead")))
+        live = live.take(record_order(live)).combine_chunks()
+        times: _Ints = live.column("__time").to_numpy()
+        observed = np.maximum.accumulate(np.concatenate([[stream_time_ms], times]))
+        taken = assign(self.query.window, times, observed[1:])
+        live = live if taken.is_identity else live.take(pa.array(taken.row))
+        found = self._aggregated(live, taken.starts, states)
+        dead = self._dead(table.filter(pc.is_valid(table.column("__dead"))), found.schema)
+        return Ordered(pa.concat_tables([found, dead]), int(observed[-1]), taken.dropped)
+
+    def _aggregated(self, live: pa.Table, starts: _Ints | None, states: States) -> pa.Table:
+        """`live` has one row for each record and window, in the order of results."""
+        keys = live.column("__key").combine_chunks().cast(pa.binary())
+        run_of, firsts = _runs_of(keys, starts)
+        names = store_keys(keys.take(firsts), None if starts is None else starts[firsts.to_numpy()])
+        runs = Runs(run_of, len(firsts))
+        slots = self._slots(live, runs, *self._codec.decode(states(names)))
+        last = np.isin(np.arange(runs.size), runs.ends)[runs.slots]
+        rows = np.arange(len(run_of)) if self._every else np.flatnonzero(last)
+        before = runs.slots - 1 if self._every else runs.heads[run_of[rows]]
+        columns = {
+            "__key": names.take(pa.array(run_of[rows])),
+            "__dead": pa.nulls(len(rows), pa.string()),
+            "__time": slots["time"].take(pa.array(runs.slots[rows])),
+            "__old_time": slots["time"].take(pa.array(before)),
+            "__last": pa.array(last[rows]),
+            **self._keys(live.take(pa.array(rows)), None if starts is None else starts[rows]),
+        }
+        for prefix, at in ((STORED, before), (MERGED, runs.slots[rows])):
+            columns |= {f"{prefix}{part.name}": slots[part.name].take(pa.array(at)) for part, _ in self._parts}
+        return pa.table(columns)
+
+    def _keys(self, live: pa.Table, starts: _Ints | None) -> dict[str, pa.Array]:
+        """Group keys, and the bounds of the windows that begin at `starts`."""
+        columns = {key.name: live.column(key.name).combine_chunks() for key in self.query.group_by}
+        if starts is not None and self.query.window is not None:
+            ends = window_ends(starts, self.query.window.size_ms)
+            columns |= {name: pa.array(at) for name, at in zip(WINDOW_BOUNDS, (starts, ends), strict=True)}
+        return columns
+
+    def _slots(self, live: pa.Table, runs: Runs, old_times: pa.Array, old_parts: list[pa.Array]) -> dict[str, pa.Array]:
+        """Time and parts in every slot."""
+        slots = {"time": running("max", runs, old_times, live.column("__time").combine_chunks())}
+        for (part, aggregate), old in zip(self._parts, old_parts, strict=True):
+            rows = None
+            if aggregate.argument is not None:
+                rows = live.column(f"{ARGUMENT}{aggregate.name}").combine_chunks()
+            slots[part.name] = self._after(part, aggregate, runs, old, rows, old_times, slots)
+        return slots
+
+    def _after(
+        self,
+        part: Part,
+        aggregate: Aggregate,
+        runs: Runs,
+        old: pa.Array,
+        rows: pa.Array | None,
+        old_times: pa.Array,
+        slots: dict[str, pa.Array],
+    ) -> pa.Array:
+        """One part in every slot; `slots` has the parts before it."""
+        match part.operation:
+            case "count" if rows is not None and not pa.types.is_boolean(rows.type):
+                return running("count", runs, old, rows.is_valid())
+            case "squares":
+                sums, counts = (slots[f"{aggregate.name}_{name}"] for name in ("sum", "count"))
+                return squares(runs, old, rows, sums=sums, counts=counts)
+            case "latest_by_offset" | "earliest_by_offset" as which:
+                seen = old_times.is_valid() if aggregate.nulls else None
+                return by_offset(runs, old, rows, seen=seen, latest=which == LATEST)
+            case operation if operation in LISTS:
+                return lists(aggregate, runs, old, rows, every=self._every)
+            case operation:
+                return running(operation, runs, old, rows)
+
+    def _dead(self, table: pa.Table, schema: pa.Schema) -> pa.Table:
+        count = table.num_rows
+        kept = {"__dead": table.column("__dead").cast(pa.string()), "__time": table.column("__time")}
+        kept["__last"] = pa.array(np.zeros(count, dtype=np.bool_))
+        return pa.table([kept.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
+
+
+def _argument(aggregate: Aggregate) -> str:
+    """What the operator gets of an argument: for COUNT only whether there is a value."""
+    if aggregate.function == "count":
+        return f"({aggregate.argument}) IS NOT NULL AS `{ARGUMENT}{aggregate.name}`"
+    if aggregate.function in LISTS:
+        return f"to_json(named_struct('v', {aggregate.argument})) AS `{ARGUMENT}{aggregate.name}`"
+    return f"CAST({aggregate.argument} AS {parse_type(aggregate.type).ddl}) AS `{ARGUMENT}{aggregate.name}`"
+
+
+def record_order(rows: pa.Table) -> pa.Array:
+    """The order in which a task takes its rows: of all partitions' next records the earliest, then the lowest partition.
+
+    That is the order of the largest time so far in the row's own partition: a record that is older than its
+    predecessor comes right after it.
+    """
+    partition, offset = rows.column("__partition").to_numpy(), rows.column("__offset").to_numpy()
+    times: _Ints = rows.column("__time").to_numpy()
+    by_place = np.lexsort((offset, partition))
+    placed = partition[by_place]
+    changes = np.flatnonzero(np.diff(placed)) + 1 if len(placed) else np.array([], dtype=np.int64)
+    head_times = np.empty(len(times), dtype=np.int64)
+    for part in np.split(by_place, changes):
+        head_times[part] = np.maximum.accumulate(times[part])
+    return pa.array(np.lexsort((offset, partition, head_times)))
+
+
+def _runs_of(keys: pa.Array, starts: _Ints | None) -> tuple[_Ints, pa.Array]:
+    """The run of each row, numbered by first appearance of its key, and a row of each run."""
+    codes: _Ints = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
+    if starts is not None:
+        times, place = np.unique(starts, return_inverse=True)
+        codes = codes * len(times) + place
+    _, firsts, run_of = np.unique(codes, return_index=True, return_inverse=True)
+    return run_of.astype(np.int64), pa.array(firsts)

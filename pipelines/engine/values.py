@@ -1,0 +1,167 @@
+"""Single keys and values as Python objects: what a format's text means for a column's type.
+
+This is the slow and complete way, for formats and types that Arrow's JSON reader does not know and for records that it
+does not take. It converts what ksqlDB's readers convert: any JSON value to a string, the text of a number to a number,
+fields in any case. A column that is not there is null. Everything that does not fit raises ValueError.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import json
+import struct
+from collections.abc import Callable, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+from pipelines.plan import Column, Source
+from pipelines.sql.types import SqlType, parse_type
+
+Row = list[Any]
+Reader = Callable[[bytes], Row]
+_BITS = {"int": 31, "date": 31, "time": 31, "bigint": 63, "timestamp": 63}
+_INTEGERS = {"int": 4, "bigint": 8}
+
+
+def value_reader(source: Source, columns: Sequence[Column]) -> Reader:
+    """Reads a record's value as the given columns of the source, in their order."""
+    return _reader(source.value_format, source.value_delimiter, columns, wrapped=source.wrapped)
+
+
+def key_reader(source: Source, columns: Sequence[Column]) -> Reader:
+    """Reads a record's key: a JSON key of one column is the bare value."""
+    return _reader(source.key_format, source.key_delimiter, columns, wrapped=len(columns) > 1)
+
+
+def _reader(form: str, delimiter: str, columns: Sequence[Column], *, wrapped: bool) -> Reader:
+    types = [parse_type(column.type) for column in columns]
+    if form == "delimited":
+        return lambda raw: _delimited(raw.decode(), delimiter, types)
+    if form == "kafka":
+        return lambda raw: [_kafka(raw, types[0])] if types else []
+    if wrapped:
+        names = [column.field for column in columns]
+        return lambda raw: _fields(_json(raw), names, types)
+    return lambda raw: [fitted(_json(raw), types[0])] if types else []
+
+
+def _json(raw: bytes) -> Any:
+    return json.loads(raw, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field is given twice")
+    return fields
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _fields(value: Any, names: Sequence[str], types: Sequence[SqlType]) -> Row:
+    if not isinstance(value, dict):
+        raise ValueError("value is not a JSON object")  # noqa: TRY004  # it is data
+    upper = {name.upper(): field for name, field in value.items()}
+    found = (value[name] if name in value else upper.get(name.upper()) for name in names)
+    return [fitted(field, type_) for field, type_ in zip(found, types, strict=True)]
+
+
+def _delimited(text: str, delimiter: str, types: Sequence[SqlType]) -> Row:
+    parts = next(csv.reader([text], delimiter=delimiter, strict=True), [""])
+    if len(parts) != len(types):
+        raise ValueError(f"Unexpected field count: expected {len(types)}, found {len(parts)}")
+    return [None if part == "" else fitted(part, type_) for part, type_ in zip(parts, types, strict=True)]
+
+
+def _kafka(raw: bytes, type_: SqlType) -> Any:
+    if type_.kind == "string":
+        return raw.decode()
+    if type_.kind == "bytes":
+        return raw
+    if type_.kind == "double" and len(raw) == 8:
+        return struct.unpack(">d", raw)[0]
+    if len(raw) != _INTEGERS.get(type_.kind):
+        raise ValueError(f"{len(raw)} bytes are no {type_.sql}")
+    return int.from_bytes(raw, "big", signed=True)
+
+
+def fitted(value: Any, type_: SqlType) -> Any:
+    """The JSON value as the type takes it."""
+    if value is None:
+        return None
+    kind = type_.kind
+    if kind == "string":
+        return value if isinstance(value, str) else _text(value)
+    if kind == "boolean":
+        return _boolean(value)
+    if kind in _BITS:
+        return _integer(value, kind)
+    if kind == "double":
+        return float(_number(value))
+    if kind == "decimal":
+        return _decimal(value, type_)
+    if kind == "bytes":
+        return _bytes(value)
+    return _nested(value, type_)
+
+
+def _nested(value: Any, type_: SqlType) -> Any:
+    if type_.kind == "array" and isinstance(value, list):
+        return [fitted(item, type_.inner[0]) for item in value]
+    if type_.kind == "map" and isinstance(value, dict):
+        key, inner = type_.inner
+        return [(fitted(name, key), fitted(item, inner)) for name, item in value.items()]
+    if type_.kind == "struct" and isinstance(value, dict):
+        return dict(zip(type_.names, _fields(value, type_.names, type_.inner), strict=True))
+    raise ValueError(f"{type(value).__name__} is no {type_.sql}")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), default=_plain_number)
+
+
+def _plain_number(value: Decimal) -> float:
+    return float(value)
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise ValueError(f"{value!r} is no BOOLEAN")
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
+        raise ValueError(f"{type(value).__name__} is no number")  # noqa: TRY004  # it is data
+    return value.strip() if isinstance(value, str) else value
+
+
+def _integer(value: Any, kind: str) -> int:
+    number = int(_number(value))
+    if isinstance(value, float | Decimal) and number != value:
+        raise ValueError(f"{value} is no whole number")
+    bits = _BITS[kind]
+    if not -(2**bits) <= number < 2**bits:
+        raise ValueError(f"{number} is too large for {kind}")
+    return number
+
+
+def _decimal(value: Any, type_: SqlType) -> Decimal:
+    number = Decimal(str(_number(value)))
+    fit = number.quantize(Decimal(1).scaleb(-type_.scale), ROUND_HALF_UP)
+    if fit != number or len(fit.as_tuple().digits) > type_.precision:
+        raise ValueError(f"{value} does not fit {type_.sql}")
+    return fit
+
+
+def _bytes(value: Any) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, TypeError) as error:
+        raise ValueError(f"no base64: {error}") from error

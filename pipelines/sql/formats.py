@@ -1,0 +1,157 @@
+"""How keys and values are written: the formats of a WITH, with ksqlDB's defaults and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pipelines.plan import Column, Source
+from pipelines.sql.error import Refusal
+from pipelines.sql.properties import Given, Properties, read_format, text_property
+from pipelines.sql.types import SqlType, parse_type
+
+KEY_FORMATS = ("kafka", "json", "delimited", "none")
+VALUE_FORMATS = ("json", "delimited", "kafka", "none")
+KAFKA_KEYS = ("string", "int", "bigint", "double")
+KAFKA_VALUES = ("string", "int", "bigint", "double", "bytes")
+_DELIMITERS = {"SPACE": " ", "TAB": "\t"}
+
+
+@dataclass(frozen=True)
+class Formats:
+    """See `plan.Source`. An empty format is not given."""
+
+    key: str = ""
+    value: str = ""
+    key_delimiter: str = ","
+    value_delimiter: str = ","
+    wrapped: bool = True
+
+
+def formats_of(source: Source) -> Formats:
+    """Those of a source."""
+    return Formats(source.key_format, source.value_format, source.key_delimiter, source.value_delimiter)
+
+
+def read_formats(properties: Properties, inherited: Formats) -> Formats:
+    """What a WITH says; a query's result has its source's formats where it says nothing."""
+    both = properties.get("FORMAT")
+    for name in ("KEY_FORMAT", "VALUE_FORMAT"):
+        if both is not None and name in properties:
+            message = (
+                f"Cannot supply both '{name}' and 'FORMAT' properties, as 'FORMAT' sets both key and value formats"
+            )
+            raise Refusal(properties[name].at, message)
+    given = properties if both is None else {**properties, "KEY_FORMAT": both, "VALUE_FORMAT": both}
+    key = read_format(given, "KEY_FORMAT", KEY_FORMATS)
+    value = read_format(given, "VALUE_FORMAT", VALUE_FORMATS)
+    return Formats(
+        key or inherited.key,
+        value or inherited.value,
+        _delimiter(properties, "KEY_DELIMITER", inherited.key_delimiter if key is None else ","),
+        _delimiter(properties, "VALUE_DELIMITER", inherited.value_delimiter if value is None else ","),
+        _wrapped(properties.get("WRAP_SINGLE_VALUE")),
+    )
+
+
+def checked(formats: Formats, columns: Sequence[Column], properties: Properties, at: int, what: str) -> Formats:
+    """The formats if the columns can be written in them. `what` is stream or table, `at` where columns are named."""
+    keys = [column for column in columns if column.key]
+    values = [column for column in columns if not column.key]
+    given = properties.get("KEY_FORMAT") or properties.get("FORMAT")
+    if not keys:
+        if "KEY_FORMAT" in properties and formats.key != "none":
+            raise Refusal(given.at if given else at, f"Key format specified for {what} without key columns")
+    elif formats.key == "none":
+        if given is not None:
+            raise Refusal(
+                given.value_at, "The 'NONE' format can only be used when no columns are defined. Got: key columns"
+            )
+        formats = replace(formats, key="kafka")
+    for side in ("key", "value"):
+        form = getattr(formats, side)
+        if (delimiter := properties.get(f"{side.upper()}_DELIMITER")) is not None and form != "delimited":
+            raise Refusal(delimiter.at, f"{form.upper()} does not support the following configs: [delimiter]")
+    _check(formats.key, keys, KAFKA_KEYS, at, "key")
+    _check(formats.value, values, KAFKA_VALUES, at, "value")
+    wrapping = properties.get("WRAP_SINGLE_VALUE")
+    if wrapping is not None:
+        _check_wrapping(formats, values, wrapping)
+    return formats
+
+
+def _check_wrapping(formats: Formats, values: Sequence[Column], wrapping: Given) -> None:
+    if len(values) != 1:
+        raise Refusal(wrapping.at, "'WRAP_SINGLE_VALUE' is only valid for single-field value schemas")
+    if formats.value in ("delimited", "kafka"):
+        feature = "WRAP_SINGLES" if formats.wrapped else "UNWRAP_SINGLES"
+        if feature == "WRAP_SINGLES":
+            message = f"Format '{formats.value.upper()}' does not support 'WRAP_SINGLE_VALUE' set to 'true'"
+            raise Refusal(wrapping.at, message)
+
+
+def _check(form: str, columns: Sequence[Column], kafka: tuple[str, ...], at: int, side: str) -> None:
+    if form == "none" and columns:
+        raise Refusal(at, "The 'NONE' format can only be used when no columns are defined")
+    if form == "kafka":
+        if len(columns) > 1:
+            shown = ", ".join(f"`{c.name}` {parse_type(c.type).sql}" for c in columns)
+            message = f"The 'KAFKA' format only supports a single field. Got: [{shown}]"
+            raise Refusal(at, message, f"write WITH ({side}_format='json')")
+        for column in columns:
+            if column.type not in kafka:
+                shown = parse_type(column.type).sql.partition("(")[0].partition("<")[0]
+                message = f"The 'KAFKA' format does not support type '{shown}', column: `{column.name}`"
+                raise Refusal(at, message, f"write WITH ({side}_format='json')")
+    if form == "delimited":
+        for column in columns:
+            type_ = parse_type(column.type)
+            if type_.is_nested:
+                message = (
+                    f"The 'DELIMITED' format does not support type '{type_.kind.upper()}', column: `{column.name}`"
+                )
+                raise Refusal(at, message)
+    if form == "json":
+        for column in columns:
+            if any(part.inner[0].kind != "string" for part in _maps(parse_type(column.type))):
+                raise Refusal(at, f"JSON only supports MAP types with STRING keys, column: `{column.name}`")
+    if side == "key":
+        for column in columns:
+            if "map<" in column.type:
+                raise Refusal(
+                    at, f"Map keys, including types that contain maps, are not supported as keys: {column.name}"
+                )
+
+
+def _maps(type_: SqlType) -> Iterator[SqlType]:
+    """The maps in a type."""
+    if type_.kind == "map":
+        yield type_
+    for inner in type_.inner:
+        yield from _maps(inner)
+
+
+def _wrapped(given: Given | None) -> bool:
+    if given is None:
+        return True
+    text = str(given.value).lower()
+    if text not in ("true", "false"):
+        raise Refusal(given.value_at, "WRAP_SINGLE_VALUE is true or false")
+    return text == "true"
+
+
+def _delimiter(properties: Properties, name: str, default: str) -> str:
+    found = text_property(properties, name)
+    if found is None:
+        return default
+    text, at = found
+    text = _DELIMITERS.get(text.upper(), text)
+    if not found[0].strip():
+        told = "Delimiter cannot be empty, if you meant to have a tab or space for delimiter, please use the special values"
+        raise Refusal(at, f"{name} is invalid: {told} 'TAB' or 'SPACE'")
+    if len(text) != 1:
+        hint = "use one character, or SPACE or TAB"
+        raise Refusal(
+            at, f"Invalid delimiter value: '{found[0]}'. Delimiter must be a single character or TAB,SPACE", hint
+        )
+    return text

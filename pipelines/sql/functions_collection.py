@@ -1,0 +1,137 @@
+"""Functions over arrays and maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pipelines.sql.error import Refusal
+from pipelines.sql.functions import Call, Scalar, Value, common_type, shaped
+from pipelines.sql.types import BOOLEAN, INT, STRING, SqlType, array_of, map_of
+
+
+def _element(call: Call, index: int) -> SqlType:
+    return call.want(index, "array").type.inner[0]
+
+
+def _sets(function: str) -> Callable[[Call], Value]:
+    """A function of two arrays of one type."""
+
+    def build(call: Call) -> Value:
+        type_ = common_type((call.want(0, "array"), call.want(1, "array")), call.name)
+        texts = [value.cast(type_) for value in call.arguments]
+        return call.result(f"{function}({', '.join(texts)})", type_)
+
+    return build
+
+
+def _array_concat(call: Call) -> Value:
+    """A missing array counts as an empty one, unless both are."""
+    type_ = common_type((call.want(0, "array"), call.want(1, "array")), call.name)
+    left, right = (value.cast(type_) for value in call.arguments)
+    both = f"concat(coalesce({left}, array()), coalesce({right}, array()))"
+    return call.result(f"CASE WHEN {left} IS NOT NULL OR {right} IS NOT NULL THEN {both} END", type_)
+
+
+def _contains(call: Call) -> Value:
+    """False for no array; NULL is found as a value is."""
+    array, item = call.want(0, "array"), call.arguments[1]
+    wanted = item.cast(array.type.inner[0]) if item.type != array.type.inner[0] else item.text
+    return call.result(f"coalesce(exists({array.text}, c -> c <=> {wanted}), false)", BOOLEAN)
+
+
+def _extreme(function: str) -> Callable[[Call], Value]:
+    def build(call: Call) -> Value:
+        return call.result(f"{function}({call.want(0, 'array').text})", _element(call, 0))
+
+    return build
+
+
+def _join(call: Call) -> Value:
+    """The items as text with a delimiter, a comma by default, between them; NULL is `null`."""
+    array = call.want(0, "array")
+    mark = call.want(1, "string").text if len(call.arguments) == 2 else "','"
+    item = Value("j", array.type.inner[0], call.at).cast(STRING)
+    return call.result(f"array_join(transform({array.text}, j -> coalesce({item}, 'null')), {mark})", STRING)
+
+
+def _remove(call: Call) -> Value:
+    array, item = call.want(0, "array"), call.arguments[1]
+    wanted = item.cast(array.type.inner[0])
+    return call.result(f"filter({array.text}, r -> NOT (r <=> {wanted}))", array.type)
+
+
+def _sort(call: Call) -> Value:
+    """NULLs are last in both directions."""
+    array = call.want(0, "array")
+    order = call.want(1, "string").words if len(call.arguments) == 2 else "ASC"
+    if order is None or order.upper() not in ("ASC", "ASCENDING", "DESC", "DESCENDING"):
+        raise Refusal(call.arguments[1].at, "ARRAY_SORT needs a literal direction", "'ASC' or 'DESC'")
+    if order.upper().startswith("DESC"):
+        return call.result(f"sort_array({array.text}, false)", array.type)
+    return call.result(f"array_sort({array.text})", array.type)
+
+
+def _slice(call: Call) -> Value:
+    """Items from one place to another, both included and counted from 1."""
+    array, first, last = call.want(0, "array"), call.want(1, "integer"), call.want(2, "integer")
+    start = f"greatest({first.cast(INT)}, 1)"
+    return call.result(f"slice({array.text}, {start}, greatest({last.cast(INT)} - {start} + 1, 0))", array.type)
+
+
+def _as_map(call: Call) -> Value:
+    keys, values = call.want(0, "array"), call.want(1, "array")
+    text = f"map_from_arrays({keys.text}, slice({values.text}, 1, size({keys.text})))"
+    return call.result(text, map_of(keys.type.inner[0], values.type.inner[0]))
+
+
+def _map_part(function: str, index: int) -> Callable[[Call], Value]:
+    def build(call: Call) -> Value:
+        map_ = call.want(0, "map")
+        return call.result(f"{function}({map_.text})", array_of(map_.type.inner[index]))
+
+    return build
+
+
+def _map_union(call: Call) -> Value:
+    """Where both have a key, the second's value counts."""
+    type_ = common_type((call.want(0, "map"), call.want(1, "map")), call.name)
+    left, right = (value.cast(type_) for value in call.arguments)
+    both = f"map_concat(coalesce({left}, map()), coalesce({right}, map()))"
+    return call.result(f"CASE WHEN {left} IS NOT NULL OR {right} IS NOT NULL THEN {both} END", type_)
+
+
+def _entries(call: Call) -> Value:
+    map_, ordered = call.want(0, "map"), call.want(1, "boolean").text
+    key, value = map_.type.inner
+    type_ = array_of(SqlType("struct", inner=(key, value), names=("K", "V")))
+    found = f"map_entries({map_.text})"
+    in_order = f"CASE WHEN {ordered} THEN sort_array({found}) ELSE {found} END"
+    return call.result(f"transform({in_order}, n -> named_struct('K', n.key, 'V', n.value))", type_)
+
+
+def _length(call: Call) -> Value:
+    return call.result(
+        f"CASE WHEN {call.want(0, 'array').text} IS NOT NULL THEN size({call.arguments[0].text}) END", INT
+    )
+
+
+COLLECTIONS: dict[str, Scalar] = {
+    "ARRAY_CONCAT": Scalar(2, 2, _array_concat),
+    "ARRAY_CONTAINS": Scalar(2, 2, _contains),
+    "ARRAY_DISTINCT": shaped("array_distinct({0})", None, "array"),
+    "ARRAY_EXCEPT": Scalar(2, 2, _sets("array_except")),
+    "ARRAY_INTERSECT": Scalar(2, 2, _sets("array_intersect")),
+    "ARRAY_JOIN": Scalar(1, 2, _join),
+    "ARRAY_LENGTH": Scalar(1, 1, _length),
+    "ARRAY_MAX": Scalar(1, 1, _extreme("array_max")),
+    "ARRAY_MIN": Scalar(1, 1, _extreme("array_min")),
+    "ARRAY_REMOVE": Scalar(2, 2, _remove),
+    "ARRAY_SORT": Scalar(1, 2, _sort),
+    "ARRAY_UNION": Scalar(2, 2, _sets("array_union")),
+    "AS_MAP": Scalar(2, 2, _as_map),
+    "ENTRIES": Scalar(2, 2, _entries),
+    "MAP_KEYS": Scalar(1, 1, _map_part("map_keys", 0)),
+    "MAP_UNION": Scalar(2, 2, _map_union),
+    "MAP_VALUES": Scalar(1, 1, _map_part("map_values", 1)),
+    "SLICE": Scalar(3, 3, _slice),
+}

@@ -1,0 +1,103 @@
+"""Calls of aggregates that see their rows one after the other: their arguments, and the type of what they give.
+
+What a call takes behind the value are literals: how many values (TOPK(x, 3)), and for the BY_OFFSET functions whether
+nulls are passed over, which they are unless it says `false`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipelines.plan import EARLIEST, LATEST, Aggregate
+from pipelines.sql.error import Refusal
+from pipelines.sql.functions import Value
+from pipelines.sql.nodes import Call, Node, Number, Truth, unwrapped
+from pipelines.sql.types import BIGINT, DOUBLE, NULL, STRING, SqlType, array_of, map_of
+
+ORDERED_CALLS = frozenset(
+    [
+        "COLLECT_LIST",
+        "COLLECT_SET",
+        "COUNT_DISTINCT",
+        "EARLIEST_BY_OFFSET",
+        "HISTOGRAM",
+        "LATEST_BY_OFFSET",
+        "STDDEV_SAMP",
+        "STDDEV_SAMPLE",
+        "TOPK",
+        "TOPKDISTINCT",
+    ]
+)
+_BY_OFFSET = {"LATEST_BY_OFFSET": (LATEST, "latest_n"), "EARLIEST_BY_OFFSET": (EARLIEST, "earliest_n")}
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """An aggregate without a name yet, and the type of its result."""
+
+    aggregate: Aggregate
+    type: SqlType
+
+
+def plan_ordered(call: Call, argument: Value) -> Ordered:
+    """The aggregate that the call asks for; `argument` is its first argument, over the rows."""
+    name, type_ = call.function, argument.type
+    if type_ == NULL:
+        raise Refusal(argument.at, f"{name} of NULL has no type")
+    if name in _BY_OFFSET:
+        return _by_offset(call, argument)
+    if name in ("TOPK", "TOPKDISTINCT"):
+        _require_count(call, 2)
+        if not (type_.is_number or type_.is_time or type_ == STRING):
+            raise Refusal(argument.at, f"{name} needs numbers, times or strings, this is {type_.sql}")
+        aggregate = Aggregate("", name.lower(), argument.text, type_.spark, most=_how_many(call.arguments[1]))
+        return Ordered(aggregate, array_of(type_))
+    _require_count(call, 1)
+    match name:
+        case "STDDEV_SAMP" | "STDDEV_SAMPLE":
+            if not type_.is_number:
+                raise Refusal(argument.at, f"{name} needs a number, this is {type_.sql}", "use CAST")
+            summed = BIGINT if type_.is_integer else DOUBLE
+            return Ordered(Aggregate("", name.lower(), argument.text, summed.spark), DOUBLE)
+        case "HISTOGRAM":
+            if type_ != STRING:
+                raise Refusal(argument.at, f"HISTOGRAM needs a string, this is {type_.sql}", "use CAST")
+            result = map_of(STRING, BIGINT)
+        case "COUNT_DISTINCT":
+            result = BIGINT
+        case _:
+            result = array_of(type_)
+    return Ordered(Aggregate("", name.lower(), argument.text, type_.spark), result)
+
+
+def _by_offset(call: Call, argument: Value) -> Ordered:
+    one, several = _BY_OFFSET[call.function]
+    options = [unwrapped(option) for option in call.arguments[1:]]
+    most = _how_many(options.pop(0)) if options and isinstance(options[0], Number) else None
+    nulls = False
+    if options:
+        flag = options.pop(0)
+        if not isinstance(flag, Truth):
+            raise Refusal(flag.at, f"{call.function} takes a literal number of values, then true or false")
+        nulls = not flag.value
+    if options:
+        raise Refusal(options[0].at, f"{call.function} takes at most 3 arguments")
+    if most is None and argument.type.is_nested:
+        hint = f"{call.function}(…, 1) keeps it in an array"
+        raise Refusal(argument.at, f"{call.function} of {argument.type.sql} is not supported yet", hint)
+    function = one if most is None else several
+    aggregate = Aggregate("", function, argument.text, argument.type.spark, most=most, nulls=nulls)
+    return Ordered(aggregate, argument.type if most is None else array_of(argument.type))
+
+
+def _require_count(call: Call, count: int) -> None:
+    if len(call.arguments) != count:
+        plural = "" if count == 1 else "s"
+        raise Refusal(call.at, f"{call.function} takes {count} argument{plural}, not {len(call.arguments)}")
+
+
+def _how_many(node: Node) -> int:
+    bare = unwrapped(node)
+    if not isinstance(bare, Number) or not bare.text.isdecimal() or int(bare.text) < 1:
+        raise Refusal(node.at, "a literal whole number of at least 1 says how many values are kept")
+    return int(bare.text)

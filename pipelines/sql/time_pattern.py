@@ -1,0 +1,51 @@
+"""Times from text by Java's patterns, for TIMESTAMP_FORMAT: the letters that dates and times are written with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+_LETTERS = re.compile(r"'(?P<quoted>(?:[^']|'')*)'|(?P<letter>[A-Za-z])(?P=letter)*|(?P<other>.)", re.DOTALL)
+_PYTHON = {"M": "%m", "d": "%d", "H": "%H", "m": "%M", "s": "%S", "S": "%f", "X": "%z", "x": "%z", "Z": "%z", "z": "%Z"}
+_PYTHON |= {"y": "%Y", "u": "%Y", "a": "%p", "h": "%I", "E": "%a", "D": "%j", "V": "%Z"}
+
+
+def python_pattern(pattern: str) -> str:
+    """Python's pattern for Java's. Raises ValueError for a letter that has none."""
+    out = []
+    for match in _LETTERS.finditer(pattern):
+        text = match.group()
+        if (quoted := match.group("quoted")) is not None:
+            out.append((quoted.replace("''", "'") or "'").replace("%", "%%"))
+        elif match.group("letter") is None:
+            out.append(text.replace("%", "%%"))
+        elif text[0] not in _PYTHON:
+            raise ValueError(f"pattern letter {text[0]} is not supported")
+        elif text in ("MMM", "MMMM"):
+            out.append("%b" if len(text) == 3 else "%B")
+        else:
+            out.append("%y" if text == "yy" else _PYTHON[text[0]])
+    return "".join(out)
+
+
+def time_reader(pattern: str | None) -> Callable[[Any], int]:
+    """A function from a column's value to ms since 1970, which are not negative. Raises ValueError for no time."""
+    python = None if pattern is None else python_pattern(pattern)
+
+    def read(value: Any) -> int:
+        if value is None:
+            raise ValueError("it is null")
+        time_ms = _milliseconds(value, python) if python is not None else int(value)
+        if time_ms < 0:
+            raise ValueError(f"{time_ms} is negative")
+        return time_ms
+
+    return read
+
+
+def _milliseconds(text: str, pattern: str) -> int:
+    moment = datetime.strptime(text, pattern)  # noqa: DTZ007  # a pattern may have no zone; then it is UTC
+    known = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return round(known.timestamp() * 1000)

@@ -1,0 +1,156 @@
+"""Where the entries of a task's store lie: all in one space, or a windowed store's in segments that expire.
+
+A windowed store's keys are those of `layouts.window`, its segments those of `layouts.segments`, one space each, so
+that expiry deletes files. Which task an entry belongs to is decided by its key without the window: a key's windows
+are all of one task. The result topic has the key and the window's start, as ksqlDB serialises a windowed key.
+
+A segment has expired when the task's stream time has gone past the retention of all that it can hold. The stream time
+is committed with the batch, so every owner, and every replay, lets the same segments go at the same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import merge
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.config import StoreSpec
+from statestore.kafka import Timed
+from statestore.layouts.segments import Segments, default_interval_ms
+from statestore.murmur2 import partitions_of
+from statestore.spaces.base import Change
+from statestore.store import Entry, Isolation
+from statestore.transactions.base import Transaction
+
+_START, _SEQUENCE = 8, 4
+_SUFFIX = _START + _SEQUENCE
+
+
+class Readable(Protocol):
+    """A database, or an open transaction at one isolation level."""
+
+    def spaces(self) -> list[str]: ...
+
+    def get_many(self, space: str, keys: list[bytes]) -> list[bytes | None]: ...
+
+    def scan(self, space: str, *, lower: bytes | None = None, upper: bytes | None = None) -> Iterator[Entry]: ...
+
+
+@dataclass(frozen=True)
+class AtIsolation:
+    """An open transaction as a reader at one isolation level sees it."""
+
+    transaction: Transaction
+    isolation: Isolation
+
+    def spaces(self) -> list[str]:
+        """Names of the store's spaces."""
+        return self.transaction.spaces(self.isolation)
+
+    def get_many(self, space: str, keys: list[bytes]) -> list[bytes | None]:
+        """Values of the keys, in their order."""
+        return self.transaction.get_many(space, keys, self.isolation)
+
+    def scan(self, space: str, *, lower: bytes | None = None, upper: bytes | None = None) -> Iterator[Entry]:
+        """Entries between two keys, both included."""
+        return self.transaction.scan(space, lower=lower, upper=upper, isolation=self.isolation)
+
+
+class Placement:
+    """The rules for one store."""
+
+    def __init__(self, store: StoreSpec) -> None:
+        self._store = store.name
+        self._segments: Segments | None = None
+        if store.retention_ms is not None:
+            self._segments = Segments(store.name, store.retention_ms, default_interval_ms(store.retention_ms))
+
+    @property
+    def windowed(self) -> bool:
+        """Whether keys carry a window."""
+        return self._segments is not None
+
+    def owners(self, keys: pa.BinaryArray) -> pa.BinaryArray:
+        """What the tasks of the keys are computed from."""
+        return pc.binary_slice(keys, 0, -_SUFFIX) if self.windowed else keys
+
+    def results(self, outputs: list[Timed], partitions: int) -> dict[int, list[Timed]]:
+        """The result topic's records by partition, in their order; under -1 what the client shall send by its key."""
+        if not self.windowed or not outputs:
+            return {-1: outputs}
+        keys = pa.array([key for key, _, _ in outputs], pa.binary())
+        found: dict[int, list[Timed]] = {}
+        for partition, (key, value, time_ms) in zip(
+            partitions_of(self.owners(keys), partitions).tolist(), outputs, strict=True
+        ):
+            found.setdefault(partition, []).append((key and key[:-_SEQUENCE], value, time_ms))
+        return found
+
+    def space(self, key: bytes) -> str:
+        """The space that has the key."""
+        if self._segments is None:
+            return self._store
+        return self._segments.space(self._segments.number(_start(key)))
+
+    def placed(self, changes: Iterable[Change]) -> dict[str, list[Change]]:
+        """The changes by space."""
+        if self._segments is None:
+            return {self._store: list(changes)}
+        found: dict[str, list[Change]] = {}
+        for change in changes:
+            found.setdefault(self.space(change[0]), []).append(change)
+        return found
+
+    # Expiry.
+
+    def is_live(self, key: bytes, stream_time_ms: int) -> bool:
+        """Whether the key's segment is kept at that stream time."""
+        segments = self._segments
+        return segments is None or segments.number(_start(key)) >= segments.oldest_live(stream_time_ms)
+
+    def expired(self, spaces: list[str], stream_time_ms: int) -> list[str]:
+        """Those of the spaces whose segment has expired, the oldest first."""
+        segments = self._segments
+        if segments is None:
+            return []
+        oldest = segments.oldest_live(stream_time_ms)
+        return [segments.space(number) for number in segments.numbers(spaces) if number < oldest]
+
+    # Reading.
+
+    def spaces(self, known: list[str]) -> list[str]:
+        """Those of the spaces that are the store's."""
+        segments = self._segments
+        return [self._store] if segments is None else [segments.space(number) for number in segments.numbers(known)]
+
+    def get_many(self, source: Readable, keys: list[bytes]) -> list[bytes | None]:
+        """Values of the keys, in their order."""
+        if self._segments is None:
+            return source.get_many(self._store, keys)
+        rows: dict[str, list[int]] = {}
+        for row, key in enumerate(keys):
+            rows.setdefault(self.space(key), []).append(row)
+        found: list[bytes | None] = [None] * len(keys)
+        for space, numbers in rows.items():
+            for row, value in zip(numbers, source.get_many(space, [keys[n] for n in numbers]), strict=True):
+                found[row] = value
+        return found
+
+    def scan(
+        self, source: Readable, *, lower: bytes | None = None, upper: bytes | None = None, stream_time_ms: int = -1
+    ) -> Iterator[Entry]:
+        """Entries between two stored keys, both included, in key order; without windows out of retention by then."""
+        scans = [source.scan(space, lower=lower, upper=upper) for space in self.spaces(source.spaces())]
+        entries = scans[0] if len(scans) == 1 else merge(*scans, key=lambda entry: entry[0])
+        if self._segments is None or stream_time_ms < 0:
+            return entries
+        readable = self._segments.readable_from(stream_time_ms)
+        return (entry for entry in entries if _start(entry[0]) >= readable)
+
+
+def _start(key: bytes) -> int:
+    return int.from_bytes(key[-_SUFFIX:-_SEQUENCE], "big")

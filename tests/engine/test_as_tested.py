@@ -1,0 +1,76 @@
+"""What `rollforward test` says of statements is what their pipeline does on a real broker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import confluent_kafka as ck
+import pytest
+
+from ops.testing import session
+from pipelines.settings import Settings
+from pipelines.testing.case import Case
+from pipelines.testing.records import Record
+from pipelines.testing.run import results_of
+from tests.support.feed import create_topic, read_topic
+from tests.support.pipeline import PipelineUnderTest
+
+SQL = """
+CREATE STREAM s (a INT KEY, b STRING KEY, v STRUCT<n INT, l ARRAY<DECIMAL(4, 2)>>, at TIMESTAMP, m MAP<STRING, DOUBLE>)
+  WITH (kafka_topic='{topic}-s', format='json', timestamp='at');
+CREATE STREAM o WITH (kafka_topic='{topic}-o', value_format='delimited', key_format='delimited', value_delimiter='|') AS
+  SELECT a, b, v->n * 2 AS n, v->l[-1] AS last, m['x'] AS x, ROWTIME AS t, ROWOFFSET AS place FROM s;
+CREATE STREAM p WITH (kafka_topic='{topic}-p', key_format='kafka', value_format='kafka') AS
+  SELECT v->n AS n, m['x'] AS x FROM s WHERE m['x'] IS NOT NULL PARTITION BY v->n;
+CREATE TABLE c WITH (kafka_topic='{topic}-c', emit='every-record', partitions=1) AS
+  SELECT b, COUNT(*) AS n, MAX(at) AS newest, COLLECT_LIST(v->n) AS all FROM s GROUP BY b;
+CREATE TABLE t (k STRING PRIMARY KEY, n INT) WITH (kafka_topic='{topic}-t', value_format='delimited');
+CREATE TABLE u WITH (kafka_topic='{topic}-u') AS SELECT k, n + 1 AS n FROM t WHERE n > 0;
+"""
+
+
+def records(topic: str) -> list[Record]:
+    found = [
+        Record(
+            f"{topic}-s",
+            {"a": number % 3, "b": f"b,{number % 2}"},
+            {
+                "v": {"N": number, "l": [number / 4, "1.5"]},
+                "at": 1000 + number,
+                "m": {"x": number / 2} if number % 4 else {},
+            },
+        )
+        for number in range(20)
+    ]
+    found += [Record(f"{topic}-s", {"a": 1, "b": "x"}, None), Record(f"{topic}-s", None, {"at": 5000})]
+    return found + [Record(f"{topic}-t", f"k{n % 3}", None if n == 5 else str(n - 3), 10) for n in range(8)]
+
+
+def send(kafka: str, records: list[Record]) -> None:
+    producer = ck.Producer({"bootstrap.servers": kafka})
+    for record in records:
+        key, value = (None if part is None else json.dumps(part) for part in (record.key, record.value))
+        if record.topic.endswith("-t"):
+            key, value = record.key, record.value
+        producer.produce(record.topic, value, key, timestamp=record.timestamp or 1)
+    assert producer.flush(60) == 0
+
+
+@pytest.mark.timeout(300)
+def test_a_pipeline_gives_what_the_test_of_its_statements_gives(settings: Settings, kafka: str, unique: str) -> None:
+    for name in ("s", "t"):
+        create_topic(kafka, f"{unique}-{name}", partitions=1)
+    sql = SQL.format(topic=unique)
+    sent = records(unique)
+    expected = results_of(Case("", sql, sent, []), session)
+    pipeline = PipelineUnderTest(settings, unique, sql)
+    try:
+        send(kafka, sent)
+        assert pipeline.run_until_end() == 0, pipeline.tail()
+    finally:
+        pipeline.close()
+    assert {f"{unique}-{name}" for name in "opcu"} == set(expected)
+    for topic, stored in expected.items():
+        found = [(m.key(), m.value(), m.timestamp()[1]) for m in read_topic(kafka, topic)]
+        assert [(record.key, record.value, record.time_ms) for record in stored] == found, Path(topic).name

@@ -1,0 +1,145 @@
+"""A day of faults with nobody touching it: input flows, things die, Dagster looks after them, the results are compared.
+
+For each fault it is measured how long the first batch took that began after it and was committed. A fault waits until
+the pipeline has settled from the one before, so that the figures are each fault's own.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.stack import KAFKA, S3, Stack
+from ops.environment import on_local_stack, with_spark
+from pipelines.metastore.embedded import want
+from pipelines.registry import RUNNING
+from pipelines.settings import Settings
+from tests.game_day.faults import FAULTS, Fault
+from tests.support.feed import Feed, create_topic
+from tests.support.stores import all_differences
+from tests.support.watched import Watched, await_
+
+RECORDS_PER_S = 200
+SETTLE_S = 5.0
+OUTPUT_S_MAX = 240.0
+GOAL_MEDIAN_S = 30.0
+
+
+@dataclass(frozen=True)
+class Told:
+    """One fault: what was done, how long until new output was committed, which runs Dagster started about it."""
+
+    fault: str
+    done: str
+    seconds: float
+    runs: list[str]
+
+
+class Input(threading.Thread):
+    """Records at a steady rate until `end`; waits where the broker is away."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(daemon=True, name="input")
+        self._feed = feed
+        self._end = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._end.wait(0.25):
+                self._feed.send(RECORDS_PER_S // 4)
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> None:
+        """Send no more."""
+        self._end.set()
+        self.join(timeout=120)
+        assert self.error is None, self.error
+
+
+def live(
+    home: Path, *, seed: int, minutes: float, faults: Sequence[Fault] = FAULTS, say: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Live one day in `home`; gives the report. Raises AssertionError where the pipeline does not come back or is wrong."""
+    dice = random.Random(seed)
+    stack = Stack(home)
+    world: Watched | None = None
+    try:
+        world = _morning(home, stack, seed)
+        flow = Input(world.feed)
+        flow.start()
+        await_("first output", lambda: world.registry.newest_batches(world.name))
+        told, ends = [], time.monotonic() + minutes * 60
+        order: list[Fault] = []
+        while time.monotonic() < ends or not told:
+            order = order or dice.sample(list(faults), len(faults))
+            told.append(_suffer(order.pop(), world, stack, dice))
+            say(f"{told[-1].fault}: {told[-1].done}; new output after {told[-1].seconds} s; runs: {told[-1].runs}")
+            time.sleep(SETTLE_S + dice.uniform(0, 3))
+        flow.end()
+        return _evening(world, told, seed)
+    finally:
+        if world is not None:
+            world.close()
+        stack.down(wipe=True)
+
+
+def _morning(home: Path, stack: Stack, seed: int) -> Watched:
+    stack.up(components=[KAFKA, S3])
+    settings = Settings(
+        home=home,
+        service=f"day{seed}",
+        tasks=2,
+        store_servers=2,
+        batch_interval_s=0.5,
+        snapshot_url="s3://rollforward/day",
+        snapshot_interval_s=30.0,
+        request_timeout_s=20.0,
+        spark_conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+    )  # type: ignore[call-arg]
+    settings = with_spark(on_local_stack(settings))
+    create_topic(settings.bootstrap_servers, "bids")
+    world = Watched(settings, Feed(settings.bootstrap_servers, "bids", seed=seed))
+    want(world.name, RUNNING, settings, world.registry)
+    world.start()
+    return world
+
+
+def _suffer(fault: Fault, world: Watched, stack: Stack, dice: random.Random) -> Told:
+    known = {run["runId"] for run in world.runs()}
+    began = time.time()
+    done = fault(world, stack, dice)
+
+    def output() -> float:
+        new = [
+            batch for batch in world.registry.newest_batches(world.name) if batch.finished_at - batch.seconds >= began
+        ]
+        return max((batch.finished_at for batch in new), default=0.0)
+
+    first = await_(f"output after {fault.__name__}", output, OUTPUT_S_MAX)
+    await_("one driver", lambda: world.state() == "running" and len(world.drivers()) == 1, OUTPUT_S_MAX)
+    runs = [f"{run['jobName']} {run['status'].lower()}" for run in world.runs() if run["runId"] not in known]
+    return Told(fault.__name__, done, round(first - began, 1), [run for run in runs if not run.startswith("check_")])
+
+
+def _evening(world: Watched, told: list[Told], seed: int) -> dict[str, Any]:
+    await_("everything read", world.caught_up, OUTPUT_S_MAX)
+    assert "running" == world.state()
+    wrong = all_differences(world, world.feed)  # type: ignore[arg-type]
+    median = statistics.median(one.seconds for one in told)
+    return {
+        "seed": seed,
+        "records": world.feed.sent,
+        "differences": wrong,
+        "incidents": [asdict(one) for one in told],
+        "median_s": median,
+        "goal_median_s": GOAL_MEDIAN_S,
+        "goal_met": median <= GOAL_MEDIAN_S,
+    }

@@ -1,0 +1,127 @@
+"""A task with a windowed store: what expires, and what comes back from a snapshot, a tail and the whole changelog."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import confluent_kafka as ck
+import pyarrow as pa
+import pytest
+
+from statestore.batches import Order
+from statestore.layouts.window import pack, unpack
+from statestore.planning.rates import Rates, save_rates
+from statestore.store import Isolation
+from statestore.verification import verify
+from statestore.version import TaskDatabase
+from tests.support.feed import read_topic
+from tests.support.task import PLAN, ROCKS, SCHEMA, TaskWorld
+
+MINUTE = 60_000
+RETENTION = 2 * MINUTE  # segments of a minute
+BEGIN = 1_700_000_040_000  # begins a minute
+Window = tuple[bytes, int]
+
+
+@pytest.fixture
+def windowed(world: TaskWorld) -> TaskWorld:
+    world.spec = replace(world.spec, store=replace(world.spec.store, retention_ms=RETENTION))
+    return world
+
+
+def commit(world: TaskWorld, windows: dict[Window, bytes], stream_time_ms: int, dropped: int = 0) -> None:
+    """Stage and commit the next batch: state and result of each window."""
+    task = world.running
+    batch = task.committed_batch + 1
+    order = Order(stream_time_ms, dropped)
+    staged = task.begin_stage(batch=batch, attempt=1, token=task.token, order=order)
+    count = len(windows)
+    columns = [
+        pa.array([pack(key, start) for key, start in windows], pa.binary()),
+        pa.array([start.to_bytes(8, "big") + value for (_, start), value in windows.items()], pa.binary()),
+        pa.array([start for _, start in windows], pa.int64()),
+        pa.array([1] * count, pa.int8()),
+        pa.array(list(windows.values()), pa.binary()),
+        pa.nulls(count, pa.string()),
+    ]
+    rows = pa.record_batch(columns, schema=SCHEMA)
+    task.check_stage(rows)
+    staged.add(rows)
+    task.close_stage(staged)
+    assert task.commit(batch=batch, attempt=1, plan=PLAN)
+
+
+def content(world: TaskWorld) -> dict[Window, bytes]:
+    """All windows that can be read."""
+    entries = world.running.entries(None, None, Isolation.READ_COMMITTED)
+    return {unpack(key)[:2]: value[8:] for key, value in entries}
+
+
+def segments(world: TaskWorld) -> list[str]:
+    assert world.task is not None
+    assert world.task._database is not None
+    return [space for space in world.task._database.database.spaces() if space.startswith("s.")]
+
+
+def test_windows_expire_by_stream_time_and_stay_so_whatever_the_store_comes_from(
+    windowed: TaskWorld, tmp_path: Path
+) -> None:
+    world, at = windowed, [BEGIN + n * MINUTE for n in range(6)]
+    world.open()
+    commit(world, {(b"a", at[0]): b"1", (b"a", at[0] + 5): b"2", (b"b", at[1]): b"3"}, at[1], dropped=2)
+    assert {(b"a", at[0]): b"1", (b"a", at[0] + 5): b"2", (b"b", at[1]): b"3"} == content(world)
+    assert 2 == len(segments(world))
+    world.snapshot()
+    # Half a minute later nothing of the first segment can be read, and it is still there for what is left of it.
+    commit(world, {(b"a", at[2]): b"4"}, at[2] + 30_000)
+    assert {(b"b", at[1]): b"3", (b"a", at[2]): b"4"} == content(world)
+    assert 3 == len(segments(world))
+    # A window that is out of retention when its batch ends is a result and no state.
+    commit(world, {(b"c", at[1] + 7): b"5", (b"a", at[5]): b"6"}, at[5], dropped=1)
+    expected, order = {(b"a", at[5]): b"6"}, Order(at[5], 3)
+    assert (expected, order) == (content(world), world.running.order)
+    assert [f"s.{at[5]}"] == segments(world)
+
+    ways = []
+    # Replaying is slow: so few records would be read from the beginning before anything was downloaded.
+    save_rates(world.spec.folder.parent, Rates(replay_records_per_s=1.0))
+    for lost in ("nothing", "folder", "folder and snapshots"):
+        world.close()
+        if lost != "nothing":
+            shutil.rmtree(world.spec.folder)
+        if lost == "folder and snapshots":
+            shutil.rmtree(tmp_path / "objects")
+        ways.append(world.open().plan.way.value)
+        assert (expected, order) == (content(world), world.running.order), lost
+    assert ["nothing", "snapshot", "full replay"] == ways
+    # Late as before: a batch of nothing but late records moves the count alone.
+    commit(world, {}, at[5], dropped=4)
+    assert (expected, Order(at[5], 7)) == (content(world), world.running.order)
+
+    database = TaskDatabase(world.spec.folder, ["s"], ROCKS, read_only=True)
+    found = verify(world.spec, world.reader, database, tmp_path / "work")
+    database.close()
+    assert (1, 0) == (found.keys, found.mismatch_count)
+
+
+def test_a_key_s_results_are_in_one_partition_with_the_window_in_the_key(windowed: TaskWorld) -> None:
+    world = windowed
+    topic = world.admin.create(f"{world.spec.pipeline}-wide", partitions=5, settings={})
+    world.spec = replace(world.spec, output_topic=topic.name)
+    world.open()
+    keys = [b"key-%d" % n for n in range(20)]
+    commit(world, {(key, BEGIN + n): key for key in keys for n in range(3)}, BEGIN + 2)
+    found = read_topic(world.kafka.bootstrap_servers, topic.name)
+    places = {message.value(): message.partition() for message in found}
+    assert {(key + (BEGIN + n).to_bytes(8, "big"), places[key]) for key in keys for n in range(3)} == {
+        (message.key(), message.partition()) for message in found
+    }
+    # The same partition as Java's producer, and this client, choose for the bare key.
+    client = ck.Producer({"bootstrap.servers": world.kafka.bootstrap_servers, "partitioner": "murmur2_random"})
+    chosen: dict[bytes, int] = {}
+    for key in keys:
+        client.produce(topic.name, b"x", key, on_delivery=lambda _, m: chosen.update({m.key(): m.partition()}))
+    assert 0 == client.flush(20)
+    assert chosen == places

@@ -1,0 +1,58 @@
+"""Where entries of a task's store lie: by time, expired by segment, read as one."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from statestore.config import StoreSpec
+from statestore.layouts.window import pack
+from statestore.placement import Placement
+from statestore.spaces.memory import MemoryBase
+
+MINUTE = 60_000
+PLAIN = Placement(StoreSpec("s", "t", "id"))
+WINDOWED = Placement(StoreSpec("s", "t", "id", retention_ms=2 * MINUTE))
+
+
+@pytest.fixture
+def stored() -> MemoryBase:
+    """Keys a, ab and b in three minutes each, and a space that is not the store's."""
+    base = MemoryBase()
+    changes = [(pack(key, n * MINUTE), b"%d" % n) for n in range(3) for key in (b"b", b"a", b"ab")]
+    base.write({**WINDOWED.placed(changes), "checkpoint": [(b"x", b"y")]})
+    return base
+
+
+def test_without_windows_all_is_one_space_and_nothing_expires() -> None:
+    keys = pa.array([b"a"], pa.binary())
+    assert {"s": [(b"a", b"1")]} == PLAIN.placed([(b"a", b"1")])
+    assert keys == PLAIN.owners(keys)
+    assert [] == PLAIN.expired(["s", "checkpoint"], 10**15)
+    assert PLAIN.is_live(b"a", 10**15)
+    assert {-1: [(b"a", b"1", 5)]} == PLAIN.results([(b"a", b"1", 5)], 3)
+
+
+def test_a_key_s_windows_belong_to_the_key_and_lie_by_their_time(stored: MemoryBase) -> None:
+    keys = pa.array([pack(b"a", 5), pack(b"a", 10**12)], pa.binary())
+    assert [b"a", b"a"] == WINDOWED.owners(keys).to_pylist()
+    assert ["s.0", "s.60000", "s.120000"] == WINDOWED.spaces(stored.spaces())
+    wanted = [pack(b"b", 2 * MINUTE), pack(b"a", 1), pack(b"ab", 0)]
+    assert [b"2", None, b"0"] == WINDOWED.get_many(stored, wanted)
+
+
+def test_a_scan_goes_through_all_segments_in_the_order_of_keys(stored: MemoryBase) -> None:
+    everything = [key for key, _ in WINDOWED.scan(stored)]
+    assert sorted(everything) == everything
+    assert 9 == len(everything)
+    some = [value for _, value in WINDOWED.scan(stored, lower=pack(b"b", MINUTE), upper=pack(b"b", 3 * MINUTE))]
+    assert [b"1", b"2"] == some
+
+
+def test_what_is_readable_is_exact_and_what_is_kept_goes_by_segment(stored: MemoryBase) -> None:
+    # At two minutes and a half the first window is out of retention; its segment may hold others that are not.
+    now = 2 * MINUTE + 30_000
+    assert {b"1", b"2"} == {value for _, value in WINDOWED.scan(stored, stream_time_ms=now)}
+    assert [] == WINDOWED.expired(stored.spaces(), now)
+    assert ["s.0"] == WINDOWED.expired(stored.spaces(), 3 * MINUTE)
+    assert (False, True) == tuple(WINDOWED.is_live(pack(b"a", start), 3 * MINUTE) for start in (59_999, 60_000))

@@ -1,0 +1,2 @@
+CREATE STREAM INPUT (K STRING KEY, ID bigint, NAME varchar) WITH (kafka_topic='input', value_format='JSON');
+CREATE TABLE T as SELECT k, count(*) as c, sum(id) s, max(name) m FROM input group by k;

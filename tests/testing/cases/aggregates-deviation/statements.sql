@@ -1,0 +1,2 @@
+CREATE STREAM t (id VARCHAR KEY, v BIGINT) WITH (kafka_topic='test_topic', value_format='JSON');
+CREATE TABLE o AS SELECT id, STDDEV_SAMP(v) AS v, STDDEV_SAMPLE(v) AS d FROM t GROUP BY id EMIT CHANGES;

@@ -1,0 +1,2 @@
+CREATE STREAM t (id BIGINT KEY, value DOUBLE) WITH (kafka_topic='test_topic', value_format='JSON');
+CREATE TABLE o AS SELECT id, TOPK(value, 2) AS k, TOPKDISTINCT(value, 2) AS d FROM t WINDOW TUMBLING (SIZE 30 SECONDS) GROUP BY id EMIT CHANGES;

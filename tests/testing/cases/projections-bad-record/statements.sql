@@ -1,0 +1,2 @@
+CREATE STREAM I (k INT KEY, a INT) WITH (kafka_topic='i', value_format='JSON');
+CREATE STREAM O AS SELECT * FROM I;

@@ -1,0 +1,2 @@
+CREATE STREAM I (k INT KEY, a BOOLEAN) WITH (kafka_topic='i', value_format='JSON');
+CREATE STREAM O AS SELECT * FROM I WHERE a;

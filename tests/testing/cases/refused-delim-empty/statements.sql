@@ -1,0 +1,1 @@
+CREATE STREAM TEST (a INT) WITH (kafka_topic='t', value_format='DELIMITED', value_delimiter=' ');

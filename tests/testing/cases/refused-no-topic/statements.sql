@@ -1,0 +1,1 @@
+CREATE STREAM X (a INT) WITH (value_format='JSON');

@@ -1,0 +1,3 @@
+CREATE STREAM TEST (K STRING KEY, source VARCHAR) WITH (kafka_topic='t', value_format='DELIMITED');
+CREATE TABLE O AS SELECT SUBSTRING(source, 0, 2) AS Thing, COUNT(*)
+  FROM TEST GROUP BY SUBSTRING(source, 0, 2) HAVING LEN(source) < 2;

@@ -1,0 +1,1 @@
+CREATE STREAM X (rowtime INT, a INT) WITH (kafka_topic='t', value_format='JSON');

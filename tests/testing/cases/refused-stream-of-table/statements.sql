@@ -1,0 +1,2 @@
+CREATE TABLE T (k INT PRIMARY KEY, a INT, s STRING) WITH (kafka_topic='t', value_format='JSON');
+CREATE STREAM O AS SELECT * FROM T;

@@ -1,0 +1,3 @@
+CREATE STREAM I (k INT KEY, a INT, b BIGINT, s STRING, d DOUBLE, arr ARRAY<INT>)
+  WITH (kafka_topic='i', value_format='JSON');
+CREATE TABLE O AS SELECT k, COUNT(*) FROM I WHERE COUNT(*) > 1 GROUP BY k;

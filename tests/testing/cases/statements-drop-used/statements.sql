@@ -1,0 +1,3 @@
+CREATE STREAM I (k INT KEY, a STRING) WITH (kafka_topic='i', value_format='JSON');
+CREATE STREAM O AS SELECT * FROM I;
+DROP STREAM I;

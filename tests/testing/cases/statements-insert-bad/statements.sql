@@ -1,0 +1,3 @@
+CREATE STREAM I (k INT KEY, a STRING) WITH (kafka_topic='i', value_format='JSON');
+CREATE STREAM O (k INT KEY, a INT) WITH (kafka_topic='o', value_format='JSON');
+INSERT INTO O SELECT * FROM I;

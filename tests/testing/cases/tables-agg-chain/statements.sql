@@ -1,0 +1,4 @@
+CREATE STREAM I (k INT KEY, a INT, b BIGINT, s STRING, d DOUBLE, arr ARRAY<INT>)
+  WITH (kafka_topic='i', value_format='JSON');
+CREATE TABLE U AS SELECT k, COUNT(*) as c FROM I GROUP BY k;
+CREATE TABLE V AS SELECT k, c*10 as x FROM U WHERE c>1;

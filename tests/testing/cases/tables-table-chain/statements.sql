@@ -1,0 +1,3 @@
+CREATE TABLE T (k INT PRIMARY KEY, a INT, s STRING) WITH (kafka_topic='t', value_format='JSON');
+CREATE TABLE U AS SELECT k, a+1 as a FROM T WHERE a>0;
+CREATE TABLE V AS SELECT k, a*2 as a FROM U;

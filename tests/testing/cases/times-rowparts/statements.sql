@@ -1,0 +1,2 @@
+CREATE STREAM I (k INT KEY, a STRING) WITH (kafka_topic='i', value_format='JSON');
+CREATE STREAM O AS SELECT k, ROWPARTITION p, ROWOFFSET o, rowtime t FROM I;

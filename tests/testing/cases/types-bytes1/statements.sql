@@ -1,0 +1,4 @@
+CREATE STREAM INPUT (K STRING KEY, b BYTES) WITH (kafka_topic='input', value_format='JSON');
+CREATE STREAM OUTPUT AS SELECT K, b AS X0, FROM_BYTES(b,'utf8') AS X1, FROM_BYTES(b,'ascii') AS X2,
+    TO_BYTES('6162','hex') AS X3
+  FROM INPUT;
