@@ -9,7 +9,8 @@ READY := $(VENV)/.ready
 CODE := statestore pipelines ops infra tests docs/examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test crash bench bench-recovery bench-stores game-day monitoring lint types screenshots lock clean
+.PHONY: help setup demo test crash crash-matrix crash-cluster bench bench-recovery bench-stores game-day monitoring \
+	lint types screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +37,12 @@ test: setup ## run the tests (slow ones: make crash, make bench)
 
 crash: setup ## kill the job at every step of the protocol and at random moments
 	@$(BIN)/python -m pytest tests/crash tests/ops/test_dagster_killed.py -m "slow or not slow" $(TESTS)
+
+crash-matrix: setup ## every fault against a running pipeline, compared with the model (MATRIX="--seed 7 --only kill-driver --minutes 30")
+	@$(BIN)/python -m tests.crash.matrix $(MATRIX)
+
+crash-cluster: setup ## kill servers and workers of a Spark standalone cluster with store servers over TLS
+	@$(BIN)/python -m pytest tests/crash/test_cluster.py -m slow $(TESTS)
 
 bench: setup ## measure throughput; the figures go to a JSON file
 	@$(BIN)/python -m tests.benchmarks $(BENCH)

@@ -29,6 +29,7 @@ from pipelines.settings import Settings
 from statestore.errors import Unavailable
 
 HEARTBEAT_STALE_S = 15.0
+_GIVE_UP_S = 10.0
 _UP = ("starting", "recovering", "running")
 
 
@@ -237,7 +238,8 @@ def _tail(log: Path, lines: int = 5) -> str:
 def stop(settings: Settings, registry: Registry, name: str, *, timeout_s: float = 60.0) -> bool:
     """Make `stopped` the desired state and wait for the driver to finish its batch; False if none was running.
 
-    After `timeout_s` it is killed, which loses nothing: the open batch rolls back and runs again at the next start.
+    Shortly before `timeout_s` it is told to give the batch up, and after it it is killed. Neither loses anything: the
+    batch rolls back and runs again at the next start.
     """
     want(name, STOPPED, settings, registry)
     return end_driver(registry, name, timeout_s=timeout_s)
@@ -258,10 +260,12 @@ def _end(pid: int, *, timeout_s: float) -> None:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
         if timeout_s > 0:
-            process.send_signal(signal.SIGTERM)
-            _, living = psutil.wait_procs([process], timeout=timeout_s)
-            if not living:
-                return
+            # Asked once it finishes its batch, asked again it gives the batch up, and in the end it is killed.
+            give_up_s = min(_GIVE_UP_S, timeout_s / 2)
+            for patience_s in (timeout_s - give_up_s, give_up_s):
+                process.send_signal(signal.SIGTERM)
+                if not psutil.wait_procs([process], timeout=patience_s)[1]:
+                    return
         for member in family:
             try:
                 member.kill()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from ops.environment import Progress
 from pipelines.deploy import deployed_queries
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
+from statestore.channel import may_listen
 from statestore.client import StoreClient
 from statestore.config import SnapshotConfig
 from statestore.errors import InvalidConfig, Unavailable
@@ -41,7 +41,7 @@ def take_all(registry: Registry, pipeline: str, tell: Progress) -> list[dict[str
     """Snapshot every task that has committed something; raises `Unavailable` when no driver runs."""
     registry.pipeline(pipeline)
     driver = registry.driver(pipeline)
-    servers = [] if driver is None else [s for s in driver.servers if Path(s["socket"]).exists()]
+    servers = [] if driver is None else [s for s in driver.servers if may_listen(s["socket"])]
     if not servers:
         raise Unavailable(
             "pipeline does not run, so there is nobody to take a snapshot",

@@ -24,13 +24,13 @@ from typing import Any
 
 import psutil
 import structlog
-from pyspark.sql.streaming import StreamingQuery
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.deploy import deployed_queries, require_unchanged
 from pipelines.engine.query_driver import BatchDone, QueryDriver
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.spark import start_session
+from pipelines.engine.watch import Watch
 from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
 from pipelines.metastore.service import Metastore
 from pipelines.metrics.driver import DriverMetrics
@@ -71,8 +71,8 @@ class PipelineDriver:
         self._state = "starting"
         self._ended = threading.Event()
         self._stop = threading.Event()
+        self._aborted = threading.Event()
         self._drivers: list[QueryDriver] = []
-        self._streams: list[StreamingQuery] = []
         self._work = settings.home / "spark" / f"{pipeline.name}-{os.getpid()}"
         self._servers = StoreServers(
             pipeline.name,
@@ -82,15 +82,27 @@ class PipelineDriver:
             transactions=settings.transactions,
             log_file=_log_folder(settings) / f"{pipeline.name}-servers.log",
             snapshots=settings.snapshot_config(),
+            answer_timeout_s=settings.answer_timeout_s,
+            addresses=tuple(settings.store_server_addresses),
         )
+        self._servers.on_lost = self._cancel_jobs
+        self._watcher = Watch(self._servers, answer_timeout_s=settings.answer_timeout_s)
         self._servers.on_opened = self._opened
         self._metrics = DriverMetrics(self.name, settings, self._servers, self._drivers, lambda: self._state)
         quick = settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
         self._metastore = Metastore(quick, registry.engine)
 
     def request_stop(self) -> None:
-        """Stop between two batches."""
+        """Stop when the open batches are done. Asked a second time: give them up and stop now."""
+        if self._stop.is_set():
+            # Spark is told in a thread of its own, since a signal may come in the middle of a call to it.
+            threading.Thread(target=self._abort, daemon=True).start()
         self._stop.set()
+
+    def _abort(self) -> None:
+        self._aborted.set()
+        for driver in self._drivers:
+            self._attempt(driver.abort)
 
     def listen(self) -> None:
         """Take SIGTERM and SIGINT as the wish to stop."""
@@ -129,11 +141,12 @@ class PipelineDriver:
             require_unchanged(query, admin)
         self._servers.sweep()
         self._sweep()
+        self._watcher.start()
         # Spark takes longest to start, and owning and recovering do not need it.
         with ThreadPoolExecutor(max_workers=1) as starting:
             spark = starting.submit(start_session, settings, f"rollforward-{self.name}", self._work)
             for query in deployed:
-                driver = QueryDriver(query, settings, self._servers, self._work, self._done)
+                driver = QueryDriver(query, settings, self._servers, self._done)
                 self._drivers.append(driver)
                 driver.own()
                 self._servers.assign(query.task_specs(settings.states), driver.epoch)
@@ -143,39 +156,43 @@ class PipelineDriver:
             session = spark.result()
         # Spark's context may have put a handler of its own in the place of ours.
         self.listen()
+        self._watcher.also_jvm(session.sparkContext._gateway)
         for driver in self._drivers:
             driver.use(session)
         log.info("spark is up and the tasks are open", pipeline=self.name)
         with ThreadPoolExecutor(max_workers=len(self._drivers)) as finishing:
             for finished in [finishing.submit(driver.finish_planned) for driver in self._drivers]:
                 finished.result()
-        self._streams = [driver.start(until_end=self._until_end) for driver in self._drivers]
+        for driver in self._drivers:
+            driver.start(until_end=self._until_end)
 
     def _watch(self) -> None:
         """Return when the work is over; raise what a query failed of."""
         while not self._stop.wait(0.1):
-            for driver, stream in zip(self._drivers, self._streams, strict=True):
+            self._watcher.require_jvm()
+            self._servers.replace_dead()
+            # Asked in this order: a thread that ends of an error has set it before.
+            following = [driver.following for driver in self._drivers]
+            for driver in self._drivers:
                 if driver.error is not None:
                     raise driver.error
-                if not stream.isActive and (error := stream.exception()) is not None:
-                    raise error
-            if self._until_end and not any(stream.isActive for stream in self._streams):
+            if self._until_end and not any(following):
                 return
 
     def _end(self, state: str, error: str) -> None:
-        """Let running batches finish, then stop everything. Stopping a stream in a batch can kill its thread silently."""
+        """Let running batches finish, then stop everything."""
+        self._watcher.close()
         for driver in self._drivers:
             driver.stopping.set()
         for driver in self._drivers:
             self._attempt(driver.quiesce)
-        for stream in self._streams:
-            self._attempt(stream.stop)
         for driver in self._drivers:
             self._attempt(driver.close)
-        if state == "stopped" and self._stop.is_set():
+        if state == "stopped" and self._stop.is_set() and not self._aborted.is_set():
             self._attempt(self._last_snapshot)
         self._attempt(lambda: self._metrics.close(planned=state == "stopped"))
         self._attempt(self._servers.close)
+        self._attempt(self._watcher.end_jvm)
         shutil.rmtree(self._work, ignore_errors=True)
         self._ended.set()
         pid = os.getpid()
@@ -193,6 +210,12 @@ class PipelineDriver:
             step()
         except Exception as error:
             log.warning("step of the end failed", pipeline=self.name, step=step.__qualname__, error=str(error)[:300])
+
+    def _cancel_jobs(self) -> None:
+        """Workers may wait for a server that was given up: their batches run again."""
+        for driver in self._drivers:
+            # The JVM may hang as well, and whoever calls this must go on to notice it.
+            threading.Thread(target=self._attempt, args=(driver.cancel_job,), daemon=True).start()
 
     # What others see.
 

@@ -12,7 +12,6 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +25,7 @@ from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, Column, GroupK
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
+from statestore.channel import may_listen
 from statestore.client import StoreClient
 from statestore.config import RocksConfig, StoreSpec, TaskSpec
 from statestore.errors import InvalidInput, Unavailable
@@ -177,7 +177,7 @@ class StoreReader:
         if driver is None:
             return None
         for server in driver.servers:
-            if task in server["tasks"] and Path(server["socket"]).exists():
+            if task in server["tasks"] and may_listen(server["socket"]):
                 return str(server["socket"])
         return None
 

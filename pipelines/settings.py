@@ -48,16 +48,35 @@ class Settings(BaseSettings):
     metastore_url: str = Field("", description="SQLAlchemy URL of the metastore's database; default: sqlite in <home>")
     spark_master: str = Field("local[2]", description="Spark master; local[n] with n no larger than the cores")
     spark_conf: dict[str, str] = Field({}, description="Spark settings, laid over ours")
+    spark_driver_host: str = Field("127.0.0.1", description="address under which a cluster's workers reach the driver")
     spark_driver_memory: str = Field("1g", description="heap of the driver's JVM")
     java_home: Path | None = Field(None, description="Java 17 or newer; default: found by itself")
     connector_jars: str = Field("", description="class path of Spark's Kafka connector; default: resolved by itself")
     class_archive: Path | None = Field(None, description="the JVM's class archive; default: made at the first start")
     store_servers: Annotated[int, Field(ge=1, le=64)] = Field(2, description="store server processes; one per core")
+    store_server_addresses: list[str] = Field(
+        [], description="tls://host:port of store servers on machines of their own; none: started by each driver"
+    )
     tasks: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="state partitions of a new query")
     replication_factor: int = Field(-1, description="of topics that deploy creates; -1: the broker's default")
     batch_interval_s: Annotated[float, Field(gt=0)] = Field(1.0, description="a batch begins no more often than this")
     max_records_per_batch: Annotated[int, Field(ge=1)] = Field(1_000_000, description="bound of one batch's input")
+    max_bytes_per_batch: Annotated[int, Field(ge=1)] = Field(
+        512 * 1024 * 1024, description="and in bytes of values, by the size of the batch before"
+    )
+    target_batch_s: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="time a batch shall take while there is more input than that: larger batches cost less each"
+    )
     batch_attempts: Annotated[int, Field(ge=1)] = Field(5, description="tries of one batch before the driver gives up")
+    on_error: Literal["dead-letter", "stop"] = Field(
+        "dead-letter", description="a record with which an expression fails: to the dead letters, or stop the pipeline"
+    )
+    poisoned_records_max: Annotated[int, Field(ge=1)] = Field(
+        100, description="of one batch; with more of them the query is wrong, and the pipeline stops"
+    )
+    answer_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        20.0, description="a store server, JVM or Spark worker that is silent for so long is killed and replaced"
+    )
     accept_loss: bool = Field(False, description="go on where source records were deleted before they were read")
     transactions: bool = Field(True, description="off: no exactly-once, for comparison only")
     request_timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(

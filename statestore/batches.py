@@ -49,16 +49,27 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """One source record of a batch that goes to the dead letters, because the query cannot be computed with it."""
+
+    partition: int
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Planned:
     """A batch with its fixed input. `plan` is the hash of the plan that it runs under.
 
-    `lost` are source records that were deleted before they were read, and that an operator has given up.
+    `lost` are source records that were deleted before they were read, and that an operator has given up. `refused` are
+    in the plan because a batch that runs again must leave out the same records.
     """
 
     batch: int
     plan: str
     ranges: tuple[Range, ...]
     lost: tuple[Range, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -183,7 +194,8 @@ class BatchesLog:
         if PLANNED in newest:
             fields = _fields(newest[PLANNED], self.topic)
             ranges, lost = (tuple(Range(**r) for r in fields.get(name, ())) for name in ("ranges", "lost"))
-            planned = Planned(fields["batch"], fields["plan"], ranges, lost)
+            refused = tuple(Refused(**r) for r in fields.get("refused", ()))
+            planned = Planned(fields["batch"], fields["plan"], ranges, lost, refused)
         return DriverLog(
             epoch=newest[DRIVER].offset if DRIVER in newest else -1,
             planned=planned,

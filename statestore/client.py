@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from statestore import wire
+from statestore import channel, wire
 from statestore.batches import Order
 from statestore.config import TaskSpec
 from statestore.staging import SCHEMA
@@ -20,11 +20,14 @@ _KEYS = pa.schema([("key", pa.binary())])
 
 
 class StoreClient:
-    """A connection to one server. Errors are ours: `Unavailable` when the server is gone."""
+    """A connection to one server. Errors are ours: `Unavailable` when the server is gone.
 
-    def __init__(self, socket: Path | str, *, timeout_s: float | None = None) -> None:
-        self._client = flight.FlightClient(f"grpc+unix://{socket}")
-        self._options = flight.FlightCallOptions(timeout=timeout_s)
+    `address` is a socket's path or `tls://host:port`, see `channel.py`; `timeout_s` bounds every call.
+    """
+
+    def __init__(self, address: Path | str, *, timeout_s: float | None = None) -> None:
+        self._client = channel.client(address)
+        self._address, self._options = address, channel.options(address, timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +57,7 @@ class StoreClient:
     def restoring(self) -> list[dict[str, Any]]:
         """How far the tasks are that are being restored now: `RestoreMeter`'s figures, and `task`."""
         # A heartbeat asks, which must not wait for a server that hangs.
-        options = flight.FlightCallOptions(timeout=_LOOK_TIMEOUT_S)
+        options = channel.options(self._address, _LOOK_TIMEOUT_S)
         found: list[dict[str, Any]] = self._act("restoring", {}, options)["restoring"]
         return found
 
@@ -68,11 +71,11 @@ class StoreClient:
 
     def read(self, task: str, batch: int) -> Reading:
         """Open a stream that answers keys with committed states."""
-        return Reading(self._client, task, batch)
+        return Reading(self._client, self._options, task, batch)
 
     def write(self, task: str, *, batch: int, attempt: int, token: int, order: Order | None = None) -> Writing:
         """Open a stream that stages rows. `order` is the stream time after them and how many records came too late."""
-        return Writing(self._client, task, batch=batch, attempt=attempt, token=token, order=order)
+        return Writing(self._client, self._options, task, batch=batch, attempt=attempt, token=token, order=order)
 
     def entries(self, task: str, **command: Any) -> Iterator[pa.RecordBatch]:
         """Entries of the task's store as batches of key and stored value."""
@@ -87,11 +90,11 @@ class StoreClient:
 class Reading:
     """One READ stream of one task. `stream_time_ms` is that of the version of the newest answer."""
 
-    def __init__(self, client: Any, task: str, batch: int) -> None:
+    def __init__(self, client: Any, options: Any, task: str, batch: int) -> None:
         self.stream_time_ms = -1
         command = wire.dumps(op="read", task=task, batch=batch)
         try:
-            self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command))
+            self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(_KEYS)
             self.already: bool = wire.loads(self._reader.read_chunk().app_metadata)["already"]
         except (flight.FlightError, pa.ArrowException) as error:
@@ -120,12 +123,12 @@ class Writing:
     """One WRITE stream of one task. Nothing counts until `close` has returned."""
 
     def __init__(
-        self, client: Any, task: str, *, batch: int, attempt: int, token: int, order: Order | None = None
+        self, client: Any, options: Any, task: str, *, batch: int, attempt: int, token: int, order: Order | None = None
     ) -> None:
         said = None if order is None else (order.stream_time_ms, order.dropped)
         command = wire.dumps(op="write", task=task, batch=batch, attempt=attempt, token=token, order=said)
         try:
-            self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command))
+            self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(SCHEMA)
         except (flight.FlightError, pa.ArrowException) as error:
             raise wire.from_flight(error) from error

@@ -83,14 +83,19 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """One store server process. `socket` is the path of its unix socket, `transactions` off is for comparison only."""
+    """One store server process. `transactions` off is for comparison only.
+
+    address: the path of a unix socket or `tls://host:port`.
+    states: folder of the stores on a machine of the server's own; None takes the folder that the driver names.
+    """
 
     name: str
-    socket: Path
+    address: str
     kafka: KafkaConfig
     rocks: RocksConfig
     transactions: bool = True
     snapshots: SnapshotConfig | None = None
+    states: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ DRIVER_POINTS = (
     "driver.before-done-commit",
     "driver.done",
 )
+# Met only where an expression fails of a record.
+REFUSE_POINTS = ("driver.refused",)
 # Of a store of any task, in the order of one transaction that spills and one recovery.
 SPILL_POINTS = ("spill.begun", "spill.in", "spill.done")
 INDEXED_POINTS = ("indexed.before-write", "indexed.written", "indexed.dropped")
@@ -142,6 +144,7 @@ PROGRAM_POINTS = (
     "program.applied",
 )
 ALL_POINTS = (
+    *REFUSE_POINTS,
     *SERVER_POINTS,
     *DRIVER_POINTS,
     *STORE_POINTS,

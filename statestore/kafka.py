@@ -10,6 +10,7 @@ then `Unavailable`; abortable ones are `TransactionAborted`; fatal ones are `Pro
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ Answer = TypeVar("Answer")
 Timed = tuple[bytes | None, bytes | None, int]
 TopicPartition = tuple[str, int]
 _REPLAY_CHUNK = 10_000
+# It takes some ms; a new producer is ready in less than a second.
+_SEND_OFFSETS_S = 10.0
 _DEFINITE = {
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
     ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -302,10 +305,40 @@ class TransactionalProducer:
             GroupOffsets(self._config, group).commit(positions)
             return
         metadata = member or self._member(group)
+        producer = self._producer
         self._bounded(
             "send_offsets_to_transaction",
-            lambda timeout: self._producer.send_offsets_to_transaction(positions, metadata, timeout),
+            lambda timeout: self._in_time(
+                "send_offsets_to_transaction",
+                lambda: producer.send_offsets_to_transaction(positions, metadata, timeout),
+                min(timeout, _SEND_OFFSETS_S),
+            ),
         )
+
+    def _in_time(self, what: str, call: Callable[[], object], timeout_s: float) -> None:
+        """Run a call that may hang in the client. Raises `ProducerFatal` then: this producer is of no more use.
+
+        The client does not look at the time limit of this one call, and after the group's coordinator has been
+        restarted it may wait for ever for a connection to the old one (librdkafka issues 5456 and 5511). The thread that
+        hangs keeps the client alive until the call returns, if it does.
+        """
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run, daemon=True, name=what)
+        thread.start()
+        thread.join(timeout_s)
+        if thread.is_alive():
+            raise ProducerFatal(
+                f"producer hangs: {what}", seconds=round(timeout_s, 1), transactional_id=self.transactional_id
+            )
+        if raised:
+            raise raised[0]
 
     def _member(self, group: str) -> object:
         """What names the group in a commit from outside of it."""
@@ -696,6 +729,11 @@ class Admin:
         """The offset after the last record of every partition."""
         wanted = {ck.TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
         return {number: at for (_, number), at in list_offsets(self._admin, self._config, wanted).items()}
+
+    def stable_ends(self, topic: str, *, partitions: int) -> dict[int, int]:
+        """The offset of every partition where the first open transaction begins; the log's end if none is open."""
+        wanted = {ck.TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+        return {n: at for (_, n), at in list_offsets(self._admin, self._config, wanted, committed=True).items()}
 
     def begins(self, topic: str, *, partitions: int) -> dict[int, int]:
         """The first offset present in every partition."""

@@ -2,12 +2,12 @@
 
     do_exchange  read    keys in, committed states out, batch by batch
                  write   rows in (`staging.SCHEMA`), one acknowledgement when the attempt is complete
-    do_action    open, commit, snapshot, figures
+    do_action    open, commit, snapshot, figures, ping
     do_get       entries of a store, for queries
 
-One process per core: two tasks in one interpreter compete for it. The socket is a unix socket of mode 0600 in a
-folder of mode 0700. The process reads its configuration from the first line of its standard input and ends when that
-input ends, so it never outlives the driver that started it. It exits with `EXIT_FENCED` when a newer driver exists.
+One process per core: two tasks in one interpreter compete for it. Where it listens and who may call, `channel.py`
+says. Started by a driver, the process reads its configuration from the first line of its standard input and ends when
+that input ends, so it never outlives that driver. On machines of their own servers outlive drivers. It exits with `EXIT_FENCED` when a newer driver exists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from statestore import logs, wire
+from statestore import channel, logs, wire
 from statestore.batches import Order
-from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig
+from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig, TaskSpec
 from statestore.errors import Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.listener import RestoreMeter
@@ -46,8 +47,9 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
     """Serves the tasks that the driver opens on it."""
 
     def __init__(self, config: ServerConfig) -> None:
-        super().__init__(f"grpc+unix://{config.socket}")
-        config.socket.chmod(0o600)
+        super().__init__(**channel.server_arguments(config.address))
+        if not channel.is_remote(config.address):
+            Path(config.address).chmod(0o600)
         self._config = config
         self._tasks: dict[str, Task] = {}
         self._restoring: dict[str, RestoreMeter] = {}
@@ -91,7 +93,8 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             raise self._refusal(error) from error
 
     def _refusal(self, error: RollforwardError) -> flight.FlightServerError:
-        if isinstance(error, Fenced):
+        # A server that outlives drivers serves the newer one meanwhile: only the call of the older is refused.
+        if isinstance(error, Fenced) and self._config.states is None:
             log.warning("fenced", error=str(error))
             threading.Timer(0.2, os._exit, [EXIT_FENCED]).start()
         return wire.to_flight(error)
@@ -145,6 +148,9 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
                 return self._snapshot(self._task(command["task"]))
             case "figures":
                 return {"pid": os.getpid(), "tasks": [self._figures(task) for task in self._tasks.values()]}
+            case "ping":
+                # Takes no lock: a task that waits for Kafka is no reason to call the server dead.
+                return {"pid": os.getpid()}
             case "restoring":
                 found = [(task, meter.figures()) for task, meter in list(self._restoring.items())]
                 return {"restoring": [{"task": task, **figures} for task, figures in found if figures is not None]}
@@ -163,7 +169,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         return figures
 
     def _open(self, command: dict[str, Any]) -> dict[str, Any]:
-        spec = wire.task_from_fields(command["task"])
+        spec = self._here(wire.task_from_fields(command["task"]))
         old = self._tasks.pop(spec.name, None)
         if old is not None:
             old.close()
@@ -183,6 +189,12 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             del self._restoring[spec.name]
         self._tasks[spec.name] = task
         return opened.to_json()
+
+    def _here(self, spec: TaskSpec) -> TaskSpec:
+        """The task with its folder on this machine: the driver knows only its own."""
+        if self._config.states is None:
+            return spec
+        return replace(spec, folder=self._config.states / spec.pipeline / spec.name)
 
     def _entries(self, task: Task, command: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         isolation = Isolation(command["isolation"])
@@ -230,7 +242,7 @@ def config_from_fields(fields: dict[str, Any]) -> ServerConfig:
         snapshots = SnapshotConfig(**{**snapshots, "objects": ObjectsConfig(**snapshots["objects"])})
     return ServerConfig(
         name=fields["name"],
-        socket=Path(fields["socket"]),
+        address=fields["address"],
         kafka=KafkaConfig(**fields["kafka"]),
         rocks=RocksConfig(**fields["rocks"]),
         transactions=fields["transactions"],
@@ -238,24 +250,32 @@ def config_from_fields(fields: dict[str, Any]) -> ServerConfig:
     )
 
 
-def main() -> None:
-    """Entry point of the process; see the head of this file."""
-    logs.json_to_stderr()
-    config = config_from_fields(wire.loads(sys.stdin.buffer.readline()))
+def serve(config: ServerConfig, until: Callable[[], object] | None = None) -> None:
+    """Serve until SIGTERM, or until `until` has returned; then end the process."""
     server = StoreServer(config)
 
-    def end_with_driver() -> None:
-        sys.stdin.buffer.read()
+    def end() -> None:
+        assert until is not None
+        until()
         server.shutdown()
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown, daemon=True).start())
-    threading.Thread(target=end_with_driver, daemon=True).start()
-    log.info("store server ready", server=config.name, socket=str(config.socket), pid=os.getpid())
+    if until is not None:
+        threading.Thread(target=end, daemon=True).start()
+    log.info("store server ready", server=config.name, address=config.address, pid=os.getpid())
     server.wait()
     server.close_tasks()
-    config.socket.unlink(missing_ok=True)
+    if not channel.is_remote(config.address):
+        Path(config.address).unlink(missing_ok=True)
     os._exit(0)
+
+
+def main() -> None:
+    """Entry point of the process; see the head of this file."""
+    logs.json_to_stderr()
+    config = config_from_fields(wire.loads(sys.stdin.buffer.readline()))
+    serve(config, sys.stdin.buffer.read)
 
 
 if __name__ == "__main__":

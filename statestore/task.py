@@ -431,6 +431,7 @@ class Task:
             figures: dict[str, Any] = {
                 "task": self.spec.name,
                 "state": self.state.value,
+                "epoch": self.epoch,
                 "batch": self.committed_batch,
                 "token": self.token,
             }

@@ -84,6 +84,9 @@ def end_remains(findings: Findings) -> list[int]:
 def _remains(driver: DriverRow) -> Iterable[psutil.Process]:
     """Store servers that the driver left: a recorded pid that listens on the recorded socket is one for certain."""
     for server in driver.servers:
+        # Those of other machines go on without a driver.
+        if server.get("pid") is None:
+            continue
         try:
             process = psutil.Process(int(server["pid"]))
             if any(connection.laddr == server["socket"] for connection in process.net_connections(kind="unix")):

@@ -54,7 +54,7 @@ def _explained(frame: DataFrame) -> str:
     return str(context._jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "formatted")).strip()
 
 
-def _uncounted(_records: int, _bad: int) -> None:
+def _uncounted(*_counts: int) -> None:
     return None
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark import Accumulator
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
-from pipelines.engine.decode import arrow_type, decoded_ddl, decoder
+from pipelines.engine.decode import Count, Reasons, arrow_type, decoded_ddl, decoder
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, reader, writer
 from pipelines.engine.merge import STORED, MergeSql
 from pipelines.engine.records import COLUMNS
@@ -28,11 +29,12 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """What a successful job has read and staged. `bad_records` are those that did not decode."""
+    """What a successful job has read and staged. `bad_records` did not decode; `read_bytes` are those of all values."""
 
     records: int
     bad_records: int
     results: tuple[TaskResult, ...]
+    read_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,13 @@ class Counts:
 
     records: Accumulator[int]
     bad: Accumulator[int]
+    read_bytes: Accumulator[int]
 
-    def add(self, records: int, bad: int) -> None:
+    def add(self, records: int, bad: int, read_bytes: int) -> None:
         """Count one Arrow batch."""
         self.records.add(records)
         self.bad.add(bad)
+        self.read_bytes.add(read_bytes)
 
 
 class BatchJob:
@@ -63,12 +67,18 @@ class BatchJob:
         return keyed.groupBy("__key", "__dead").agg(*(expr(text) for text in aggregates))
 
     def frame(
-        self, records: DataFrame, *, count: Callable[[int, int], None], read: ArrowFunction, write: ArrowFunction
+        self,
+        records: DataFrame,
+        *,
+        count: Count,
+        read: ArrowFunction,
+        write: ArrowFunction,
+        refused: Reasons | None = None,
     ) -> DataFrame:
         """The whole batch as one frame: decode, aggregate and shuffle, READ, merge, WRITE. Nothing runs yet."""
         # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.
         records.sparkSession.conf.set("spark.sql.shuffle.partitions", self.query.tasks)
-        decode = decoder(self.query.source, plain_columns(self.query), count)
+        decode = decoder(self.query.source, plain_columns(self.query), count, refused)
         decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, decoded_ddl(self.query.source))
         grouped = self._grouped(decoded)
         old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in self._sql.parts)
@@ -78,19 +88,34 @@ class BatchJob:
             merged = merged.selectExpr(*columns)
         return merged.mapInArrow(write, RESULT_DDL)
 
-    def run(self, records: DataFrame, exchange: Exchange) -> StagedBatch:
-        """Stage the batch. Raises what Spark raises; then nothing may be committed."""
+    def run(self, records: DataFrame, exchange: Exchange, refused: Reasons | None = None) -> StagedBatch:
+        """Stage the batch; `refused` become dead letters. Raises what Spark raises; then nothing may be committed."""
         context = records.sparkSession.sparkContext
-        counts = Counts(*(context.accumulator(0) for _ in range(2)))
+        counts = Counts(*(context.accumulator(0) for _ in range(3)))
         names = [part.name for part in self._sql.parts]
         read, write = reader(exchange, names, self.types), writer(exchange, names, self.types)
-        return staged(self.frame(records, count=counts.add, read=read, write=write), counts)
+        return staged(self.frame(records, count=counts.add, read=read, write=write, refused=refused), counts)
+
+    def try_out(self, records: DataFrame, exchange: Exchange, refused: Reasons) -> None:
+        """Compute everything and stage nothing. Raises what Spark raises."""
+        read = reader(exchange, [part.name for part in self._sql.parts], self.types)
+        self.frame(records, count=uncounted, read=read, write=drained, refused=refused).collect()
+
+
+def uncounted(*_counts: int) -> None:
+    """Counts nothing: of a trial, or of a plan that is only shown."""
+
+
+def drained(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """WRITE of a trial: takes every row and stages none."""
+    for _ in batches:
+        yield from ()
 
 
 def staged(frame: DataFrame, counts: Counts) -> StagedBatch:
     """Run the job whose last step is WRITE."""
     results = tuple(TaskResult(row.task, row.attempt, row.rows, row.dropped) for row in frame.collect())
-    return StagedBatch(counts.records.value, counts.bad.value, results)
+    return StagedBatch(counts.records.value, counts.bad.value, results, counts.read_bytes.value)
 
 
 def plain_columns(query: Query) -> tuple[str, ...] | None:

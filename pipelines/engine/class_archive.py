@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyspark
 import structlog
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pipelines.engine.batch import BatchJob
 from pipelines.engine.spark import start_session
@@ -67,7 +67,7 @@ def make_archive(settings: Settings, target: Path) -> None:
 
 
 def train(session: SparkSession) -> None:
-    """Plan and run a small batch the way a driver does, inside a stream. No Kafka is needed."""
+    """Plan and run a small batch the way a driver does. No Kafka is needed."""
     query = parse_pipeline(_SQL, pipeline="training", default_tasks=2).queries[0]
     job = BatchJob(query)
 
@@ -81,14 +81,11 @@ def train(session: SparkSession) -> None:
         for _ in batches:
             yield from ()
 
-    def on_batch(frame: DataFrame, _number: int) -> None:
-        value = """CAST('{"name":"a","amount":1,"price":2.5}' AS BINARY) AS value"""
-        key, place = "CAST(NULL AS BINARY) AS key", ("'training' AS topic", "0 AS partition", "value AS offset")
-        records = frame.selectExpr(key, value, *place, "timestamp")
-        job.frame(records, count=lambda _records, _bad: None, read=read, write=write).collect()
-
-    stream = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 8).load()
-    stream.writeStream.foreachBatch(on_batch).trigger(availableNow=True).start().awaitTermination()
+    frame = session.range(8).selectExpr("id AS value", "current_timestamp() AS timestamp")
+    value = """CAST('{"name":"a","amount":1,"price":2.5}' AS BINARY) AS value"""
+    key, place = "CAST(NULL AS BINARY) AS key", ("'training' AS topic", "0 AS partition", "value AS offset")
+    records = frame.selectExpr(key, value, *place, "timestamp")
+    job.frame(records, count=lambda *_: None, read=read, write=write).collect()
 
 
 def main() -> None:

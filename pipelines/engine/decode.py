@@ -29,6 +29,10 @@ from pipelines.sql.types import PHYSICAL, parse_type
 from statestore.errors import InvalidConfig
 
 Decoder = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+# Is given the records of a block, the bad ones among them, and the bytes of all values.
+Count = Callable[[int, int, int], None]
+# Of records, by source partition and offset.
+Reasons = Mapping[tuple[int, int], str]
 
 RAW = pa.struct(
     [
@@ -82,12 +86,14 @@ def decoded_ddl(source: Source) -> str:
     return ", ".join([*columns, "ROWTIME bigint", *places, "__error string", f"__raw {RAW_DDL}"])
 
 
-def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable[[int, int], None]) -> Decoder:
+def decoder(
+    source: Source, raw_if_null: tuple[str, ...] | None, count: Count, refused: Reasons | None = None
+) -> Decoder:
     """A `mapInArrow` function from records, as `records.py` says, to `decoded_ddl` rows.
 
     `__raw` holds the record as it was read wherever it may have to become a dead letter: on an error, and where one
     of the columns `raw_if_null` is null. With None it is held for every row. `count` is given the records and the bad
-    ones of every block.
+    ones of every block. Records of `refused`, by partition and offset, are bad for the reason given there.
     """
     fields = _Fields(source)
     names = [column.name for column in source.columns]
@@ -96,12 +102,14 @@ def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            values, errors = _decode_values(records.values(batch), fields)
+            record_keys, record_values, reasons = _refuse(batch, refused or {})
+            values, errors = _decode_values(record_values, fields)
             columns = dict(zip(fields.names, values, strict=True))
-            found, errors = read_keys(records.keys(batch), errors)
+            found, errors = read_keys(record_keys, errors)
             columns.update(found)
             time, errors = times(records.times(batch), columns, errors)
-            count(batch.num_rows, len(errors) - errors.null_count)
+            errors = errors if reasons is None else pc.coalesce(reasons, errors)
+            count(batch.num_rows, len(errors) - errors.null_count, records.values(batch).nbytes)
             raw = _raw(source.topic, batch, _needs_raw(columns, errors, raw_if_null))
             places = [records.partitions(batch), records.offsets(batch)] if source.places else []
             yield pa.RecordBatch.from_arrays(
@@ -110,6 +118,16 @@ def decoder(source: Source, raw_if_null: tuple[str, ...] | None, count: Callable
             )
 
     return decode
+
+
+def _refuse(batch: pa.RecordBatch, refused: Reasons) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+    """Keys, values and reasons, with nulls in place of what is refused: not even the decoder may see it."""
+    if not refused:
+        return records.keys(batch), records.values(batch), None
+    places = zip(records.partitions(batch).to_pylist(), records.offsets(batch).to_pylist(), strict=True)
+    reasons = pa.array([refused.get(place) for place in places], pa.string())
+    kept = reasons.is_null()
+    return _only(records.keys(batch), kept), _only(records.values(batch), kept), reasons
 
 
 def with_columns(decode: Decoder, extra: Mapping[str, Callable[[pa.RecordBatch], pa.Array]]) -> Decoder:
@@ -193,7 +211,7 @@ class _Fields:
                 for names, kind in zip(self.spellings, self.types, strict=True)
                 for name in names
             }
-        except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
             raise pa.ArrowInvalid(str(error)) from error
         return pa.table(columns)
 

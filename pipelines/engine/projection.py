@@ -7,7 +7,7 @@ output, dead letters and position leave in one transaction when the driver says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,8 +15,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
-from pipelines.engine.batch import Counts, StagedBatch, staged
-from pipelines.engine.decode import NULL_VALUE, Decoder, decoded_ddl, decoder, with_columns
+from pipelines.engine.batch import Counts, StagedBatch, drained, staged, uncounted
+from pipelines.engine.decode import NULL_VALUE, Count, Decoder, Reasons, decoded_ddl, decoder, with_columns
 from pipelines.engine.encode import value_bytes
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, result
 from pipelines.engine.merge import DEAD, key_bytes
@@ -36,10 +36,17 @@ class ProjectionJob:
     def __init__(self, query: Query) -> None:
         self.query = query
 
-    def frame(self, records: DataFrame, *, count: Callable[[int, int], None], write: ArrowFunction) -> DataFrame:
+    def frame(
+        self,
+        records: DataFrame,
+        *,
+        count: Count,
+        write: ArrowFunction,
+        refused: Reasons | None = None,
+    ) -> DataFrame:
         """The whole batch as one frame. Nothing runs yet."""
         source = self.query.source
-        decode = with_partition(decoder(source, (), count))
+        decode = with_partition(decoder(source, (), count, refused))
         ddl = f"{decoded_ddl(source)}, __partition int"
         decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, ddl)
         return self.project(decoded).mapInArrow(write, RESULT_DDL)
@@ -69,12 +76,16 @@ class ProjectionJob:
         keys = [f"`{column.name}` IS NOT NULL" for column in self.query.source.columns if column.key]
         return " AND ".join(keys) or "true"
 
-    def run(self, records: DataFrame, exchange: Exchange) -> StagedBatch:
-        """Stage the batch. Raises what Spark raises; then nothing may be committed."""
+    def run(self, records: DataFrame, exchange: Exchange, refused: Reasons | None = None) -> StagedBatch:
+        """Stage the batch; `refused` become dead letters. Raises what Spark raises; then nothing may be committed."""
         context = records.sparkSession.sparkContext
-        counts = Counts(*(context.accumulator(0) for _ in range(2)))
-        frame = self.frame(records, count=counts.add, write=stager(exchange))
+        counts = Counts(*(context.accumulator(0) for _ in range(3)))
+        frame = self.frame(records, count=counts.add, write=stager(exchange), refused=refused)
         return staged(frame, counts)
+
+    def try_out(self, records: DataFrame, exchange: Exchange, refused: Reasons) -> None:
+        """Compute everything and stage nothing. Raises what Spark raises."""
+        self.frame(records, count=uncounted, write=drained, refused=refused).collect()
 
     def _emitted(self) -> list[str]:
         """Key, dead letter, task, time and value, which WRITE takes by name."""

@@ -2,6 +2,13 @@
 
 A server learns its configuration from its standard input and ends when that closes, so none outlives the driver, even
 one that was killed. Tasks are spread over the servers in turn.
+
+A server that has died is replaced at once, also while nothing is to be done. One that does not answer is killed: then
+every call that waits for it fails, and it is replaced like one that has died. Its tasks are fenced in Kafka when they
+are opened elsewhere, so a server that only slept could do no harm if it could not be killed.
+
+Servers on machines of their own are only connected to. When one is away its tasks are opened on those that are there,
+which recover them from snapshot and changelog; they stay there until the driver starts again.
 """
 
 from __future__ import annotations
@@ -13,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -22,6 +29,7 @@ import psutil
 import structlog
 
 from pipelines import names
+from pipelines.engine.hosted import LocalServer, RemoteServer
 from statestore import wire
 from statestore.client import StoreClient
 from statestore.config import KafkaConfig, RocksConfig, SnapshotConfig, TaskSpec
@@ -30,18 +38,8 @@ from statestore.server import EXIT_FENCED
 
 log = structlog.get_logger()
 _START_S = 30.0
-_STOP_S = 10.0
 _OPEN_ATTEMPTS = 8
 _OBSERVE_S = 5.0
-
-
-@dataclass
-class _Server:
-    name: str
-    process: subprocess.Popen[bytes]
-    socket: Path
-    client: StoreClient
-    tasks: list[str]
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,13 @@ class StoreServers:
         transactions: bool,
         log_file: Path,
         snapshots: SnapshotConfig | None = None,
+        answer_timeout_s: float = 20.0,
+        addresses: tuple[str, ...] = (),
     ) -> None:
+        """`addresses` are those of servers on machines of their own; without them `count` are started here."""
+        self._addresses = addresses
+        count = len(addresses) or count
+        self._answer_timeout_s = answer_timeout_s
         self._pipeline = pipeline
         self._kafka = kafka
         self._transactions = transactions
@@ -82,11 +86,13 @@ class StoreServers:
         self._snapshots = snapshots
         self._prefix = names.socket_prefix(states, pipeline)
         self._numbers = itertools.count()
-        self._servers: list[_Server | None] = [None] * count
+        self._servers: list[LocalServer | RemoteServer | None] = [None] * count
         self._assigned: dict[str, _Assigned] = {}
         self._turn = itertools.count()
         self._lock = RLock()
         self._workers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="store-servers")
+        self._pings = ThreadPoolExecutor(max_workers=count, thread_name_prefix="pings")
+        self.on_lost: Callable[[], None] = lambda: None
         self.on_opened: Callable[[str, dict[str, Any]], None] = lambda _cause, _opened: None
 
     def assign(self, specs: list[TaskSpec], epoch: int) -> None:
@@ -105,6 +111,7 @@ class StoreServers:
                 try:
                     for number in range(len(self._servers)):
                         self._revive(number)
+                    self._move_tasks()
                     waiting = [self._workers.submit(self._open_if_needed, assigned, cause) for assigned in opening]
                     for error in [future.exception() for future in waiting]:
                         if error is not None:
@@ -120,24 +127,42 @@ class StoreServers:
     def _revive(self, number: int) -> None:
         server = self._servers[number]
         if server is not None:
-            code = server.process.poll()
+            code = server.ended()
             if code is None:
                 return
             log.warning("store server died", pipeline=self._pipeline, server=server.name, exit_code=code)
-            self._forget(server)
+            server.forget()
             self._servers[number] = None
             if code == EXIT_FENCED:
                 raise Fenced("a store server met a newer driver", server=server.name)
-        self._servers[number] = self._start()
+        self._servers[number] = self._reach(self._addresses[number]) if self._addresses else self._start()
 
-    def _start(self) -> _Server:
+    def _reach(self, address: str) -> RemoteServer | None:
+        try:
+            self._ping(address)
+        except Unavailable as error:
+            log.warning("store server is away", pipeline=self._pipeline, server=address, error=str(error))
+            return None
+        return RemoteServer(address, StoreClient(address))
+
+    def _move_tasks(self) -> None:
+        """Give the tasks of servers that are away to those that are there."""
+        there = [number for number, server in enumerate(self._servers) if server is not None]
+        if not there:
+            raise Unavailable("no store server answers", addresses=", ".join(self._addresses))
+        for turn, (name, assigned) in enumerate(self._assigned.items()):
+            if assigned.server not in there:
+                self._assigned[name] = replace(assigned, server=there[turn % len(there)])
+                log.warning("task moves to another server", pipeline=self._pipeline, task=name)
+
+    def _start(self) -> LocalServer:
         number = next(self._numbers)
         name = f"{self._pipeline}-{os.getpid()}-{number}"
         socket = names.socket_folder() / f"{self._prefix}-{os.getpid()}-{number}.sock"
         socket.unlink(missing_ok=True)
         config = wire.dumps(
             name=name,
-            socket=str(socket),
+            address=str(socket),
             kafka=asdict(self._kafka),
             rocks=asdict(RocksConfig()),
             transactions=self._transactions,
@@ -155,7 +180,7 @@ class StoreServers:
         assert process.stdin is not None
         process.stdin.write(config + b"\n")
         process.stdin.flush()
-        return _Server(name, process, socket, self._connect(process, socket), [])
+        return LocalServer(name, str(socket), self._connect(process, socket), process)
 
     def _connect(self, process: subprocess.Popen[bytes], socket: Path) -> StoreClient:
         deadline = time.monotonic() + _START_S
@@ -163,34 +188,61 @@ class StoreServers:
             if process.poll() is not None:
                 raise Unavailable("store server did not start", exit_code=process.returncode, log=self._log_file)
             if socket.exists():
-                client = StoreClient(socket)
                 try:
-                    client.act("figures")
-                    return client
-                except Unavailable:
-                    client.close()
+                    self._ping(socket)
+                    return StoreClient(socket)
+                except Unavailable as error:
+                    log.debug("store server does not answer yet", error=str(error))
             time.sleep(0.02)
         process.kill()
         raise Unavailable("store server did not answer in time", log=self._log_file, seconds=_START_S)
 
+    def _ping(self, address: Path | str) -> None:
+        with StoreClient(address, timeout_s=self._answer_timeout_s) as client:
+            client.act("ping")
+
+    def end_silent(self) -> None:
+        """Give up the servers that do not answer. What they have committed is committed, and the rest runs again."""
+        asked = [(s, self._pings.submit(self._ping, s.address)) for s in self._servers if s is not None]
+        for server, answer in asked:
+            error = answer.exception()
+            if isinstance(error, Unavailable) and server.ended() is None:
+                log.error(
+                    "store server is silent and is given up",
+                    pipeline=self._pipeline,
+                    server=server.name,
+                    seconds=self._answer_timeout_s,
+                    error=str(error),
+                )
+                server.give_up()
+                if self._addresses:
+                    # Nothing tells those who wait for an answer of another machine that none will come.
+                    self.on_lost()
+
+    def replace_dead(self) -> None:
+        """Replace the servers that have died, if there are any, and open their tasks again."""
+        if any(server is not None and server.ended() is not None for server in self._servers):
+            self.ensure("a store server died")
+
     def _open_if_needed(self, assigned: _Assigned, cause: str) -> None:
         server = self._server(assigned.spec.name)
         figures = {task["task"]: task for task in server.client.act("figures")["tasks"]}
-        if figures.get(assigned.spec.name, {}).get("state") == "running":
+        found = figures.get(assigned.spec.name, {})
+        if (found.get("state"), found.get("epoch")) == ("running", assigned.epoch):
             return
         opened = server.client.open_task(assigned.spec, assigned.epoch)
         self.on_opened(cause, opened)
 
-    def _server(self, task: str) -> _Server:
+    def _server(self, task: str) -> LocalServer | RemoteServer:
         server = self._servers[self._assigned[task].server]
         if server is None:
             raise Unavailable("store server is not running", task=task)
         return server
 
     def sockets(self, query: str) -> tuple[str, ...]:
-        """Socket of each task's server, by task number."""
+        """Address of each task's server, by task number."""
         specs = sorted((a.spec for a in self._assigned.values() if a.spec.query == query), key=lambda s: s.number)
-        return tuple(str(self._server(spec.name).socket) for spec in specs)
+        return tuple(self._server(spec.name).address for spec in specs)
 
     def commit(self, task: str, *, batch: int, attempt: int, plan: str, ends: Mapping[str, int]) -> dict[str, Any]:
         """Commit a staged attempt. A server that is gone for good raises `Unavailable`, one that was fenced `Fenced`."""
@@ -201,12 +253,9 @@ class StoreServers:
             self._raise_if_fenced(server)
             raise
 
-    def _raise_if_fenced(self, server: _Server) -> None:
-        try:
-            if server.process.wait(timeout=0.5) == EXIT_FENCED:
-                raise Fenced("a store server met a newer driver", server=server.name)
-        except subprocess.TimeoutExpired:
-            return
+    def _raise_if_fenced(self, server: LocalServer | RemoteServer) -> None:
+        if server.ended(wait_s=0.5) == EXIT_FENCED:
+            raise Fenced("a store server met a newer driver", server=server.name)
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Take a snapshot of every task that has committed something; those that fail are told in the log."""
@@ -226,7 +275,7 @@ class StoreServers:
         """Each task's numbers, from the servers that answer."""
         found = []
         for server in self._servers:
-            if server is not None and server.process.poll() is None:
+            if server is not None and server.ended() is None:
                 found += [t for t in server.client.act("figures")["tasks"] if t["task"].rpartition("-")[0] == query]
         return found
 
@@ -234,11 +283,11 @@ class StoreServers:
         """Every server as it is now, for people; one that does not answer in time is told as such."""
         return [self._seen(number, server) for number, server in enumerate(list(self._servers))]
 
-    def _seen(self, number: int, server: _Server | None) -> ServerSeen:
-        if server is None or server.process.poll() is not None:
+    def _seen(self, number: int, server: LocalServer | RemoteServer | None) -> ServerSeen:
+        if server is None or server.ended() is not None:
             return ServerSeen(number, False, [], {})
         try:
-            with StoreClient(server.socket, timeout_s=_OBSERVE_S) as client:
+            with StoreClient(server.address, timeout_s=_OBSERVE_S) as client:
                 tasks = client.act("figures")["tasks"]
                 restored = {one["task"]: one["percent"] / 100 for one in client.restoring()}
         except RollforwardError:
@@ -250,8 +299,8 @@ class StoreServers:
         return [
             {
                 "name": server.name,
-                "pid": server.process.pid,
-                "socket": str(server.socket),
+                "pid": server.pid,
+                "socket": server.address,
                 "tasks": sorted(name for name, a in self._assigned.items() if a.server == number),
                 "restoring": self._restoring(server) if restoring else [],
             }
@@ -259,7 +308,7 @@ class StoreServers:
             if server is not None
         ]
 
-    def _restoring(self, server: _Server) -> list[dict[str, Any]]:
+    def _restoring(self, server: LocalServer | RemoteServer) -> list[dict[str, Any]]:
         try:
             return server.client.restoring()
         except RollforwardError as error:
@@ -267,27 +316,17 @@ class StoreServers:
             log.info("server does not say how restores go", server=server.name, error=str(error))
             return []
 
-    def _forget(self, server: _Server) -> None:
-        server.client.close()
-        server.socket.unlink(missing_ok=True)
-        if server.process.stdin is not None:
-            server.process.stdin.close()
-
     def close(self) -> None:
-        """End every server: first asked, then killed."""
+        """End every server that was started here: first asked, then killed. Those of other machines go on."""
         with self._lock:
             living = [server for server in self._servers if server is not None]
             self._servers = [None] * len(self._servers)
             for server in living:
-                self._forget(server)
+                server.forget()
             for server in living:
-                try:
-                    server.process.wait(timeout=_STOP_S)
-                except subprocess.TimeoutExpired:
-                    server.process.kill()
-                    server.process.wait()
-                server.socket.unlink(missing_ok=True)
+                server.await_end()
         self._workers.shutdown(wait=False)
+        self._pings.shutdown(wait=False)
 
     def sweep(self) -> None:
         """Remove sockets that killed drivers of this pipeline have left behind."""

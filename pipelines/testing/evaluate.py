@@ -49,7 +49,7 @@ def _decoded(query: Query, topic: Topic) -> pa.Table:
         times=pa.array([record.time_ms for record in stored], pa.int64()),
     )
     place = {"__partition": partitions, "__offset": offsets}
-    decode = with_columns(decoder(query.source, None, lambda _records, _bad: None), place)
+    decode = with_columns(decoder(query.source, None, lambda *_: None), place)
     return pa.Table.from_batches(decode([batch]))
 
 

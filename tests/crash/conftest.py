@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def deploy(settings: Settings, feed: Feed, points: Path) -> Iterator[Start]:
     def deploy(*, canary: str = "", **changed: object) -> PipelineUnderTest:
         environment = {"ROLLFORWARD_FAILPOINTS": str(points)}
         if canary:
-            environment |= {"ROLLFORWARD_CANARY": canary, "PYTHONPATH": str(CANARIES)}
+            # The bug is put in before the working directory is on the path, so this very tree has to be named.
+            environment |= {"ROLLFORWARD_CANARY": canary, "PYTHONPATH": f"{CANARIES}{os.pathsep}{CANARIES.parents[2]}"}
         pipeline = PipelineUnderTest(
             settings.model_copy(update=changed), feed.topic, SQL.format(topic=feed.topic), environment
         )

@@ -42,10 +42,10 @@ def records(values: list[bytes | None], keys: list[bytes | None] | None = None) 
 def decode(
     values: list[bytes | None], keys: list[bytes | None] | None = None, raw_if_null: tuple[str, ...] | None = ()
 ) -> list[dict]:
-    counted: list[tuple[int, int]] = []
+    counted: list[tuple[int, ...]] = []
     (rows,) = decoder(SOURCE, raw_if_null, lambda *counts: counted.append(counts))([records(values, keys)])
     found = rows.to_pylist()
-    assert [(len(values), sum(row["__error"] is not None for row in found))] == counted
+    assert [(len(values), sum(row["__error"] is not None for row in found))] == [counts[:2] for counts in counted]
     return found
 
 
@@ -138,7 +138,7 @@ MONEY = Source(
 
 
 def money(values: list[bytes]) -> list[dict]:
-    (rows,) = decoder(MONEY, (), lambda _records, _bad: None)([records(list(values))])
+    (rows,) = decoder(MONEY, (), lambda *_: None)([records(list(values))])
     return rows.to_pylist()
 
 
@@ -172,6 +172,26 @@ def test_records_that_do_not_fit_beside_decimals_are_errors(bad: bytes) -> None:
     assert [False, True, False] == [row["__error"] is not None for row in rows]
 
 
+def test_a_refused_record_is_bad_for_its_reason_and_hidden_from_every_expression() -> None:
+    values = [b'{"a":1}', b'{"a":2}', b'{"a":3}']
+    decoded = decoder(SOURCE, (), lambda *_: None, {(3, 1): "division by zero", (0, 2): "of another partition"})
+    (rows,) = decoded([records(values, [b"\0" * 8] * 3)])
+    first, refused, third = rows.to_pylist()
+    assert (1, None, 3, None) == (first["A"], first["__error"], third["A"], third["__error"])
+    assert (None, None, "division by zero") == (refused["A"], refused["ID"], refused["__error"])
+    assert (1, b'{"a":2}', b"\0" * 8) == (
+        refused["__raw"]["offset"],
+        refused["__raw"]["value"],
+        refused["__raw"]["key"],
+    )
+
+
+def test_a_value_nested_too_deeply_is_bad_and_no_more() -> None:
+    deep = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    (rows,) = decoder(MONEY, (), lambda *_: None)([records([deep, b"{}"])])
+    assert [True, False] == [row["__error"] is not None for row in rows.to_pylist()]
+
+
 TYPES = Source(
     "S",
     "s",
@@ -189,7 +209,7 @@ TYPES = Source(
 
 def test_nested_values_and_texts_of_numbers_are_read_as_their_types() -> None:
     value = b'{"A":["1",2,null],"m":{"q":1},"P":{"x":1.0,"y":{"z":true}},"t":5,"b":"YWI="}'
-    (rows,) = decoder(TYPES, (), lambda _records, _bad: None)([records([value, b'{"a":1}', b"{}"], [b"k"] * 3)])
+    (rows,) = decoder(TYPES, (), lambda *_: None)([records([value, b'{"a":1}', b"{}"], [b"k"] * 3)])
     good, bad, empty = rows.to_pylist()
     assert ([1, 2, None], [("q", 1.0)], {"X": 1, "Y": '{"z":true}'}, 5, b"ab") == tuple(good[n] for n in "AMPTB")
     assert bad["__error"] is not None
@@ -199,7 +219,7 @@ def test_nested_values_and_texts_of_numbers_are_read_as_their_types() -> None:
 def delimited(values: list[bytes], delimiter: str = ",", **other: object) -> list[dict]:
     columns = (Column("A", "a", "int"), Column("B", "b", "string"), Column("D", "d", "decimal(4,2)"))
     source = Source("S", "s", "delimited", columns, value_delimiter=delimiter, **other)
-    (rows,) = decoder(source, (), lambda _records, _bad: None)([records(values)])
+    (rows,) = decoder(source, (), lambda *_: None)([records(values)])
     return rows.to_pylist()
 
 
@@ -228,7 +248,7 @@ def test_a_timestamp_column_is_the_rows_time_and_a_wrong_one_an_error() -> None:
 )
 def test_keys_of_other_formats(form: str, columns: tuple[Column, ...], key: bytes, expected: dict) -> None:
     source = Source("S", "s", "json", (*columns, Column("A", "a", "int")), key_format=form)
-    (rows,) = decoder(source, (), lambda _records, _bad: None)([records([b"{}"], [key])])
+    (rows,) = decoder(source, (), lambda *_: None)([records([b"{}"], [key])])
     row = rows.to_pylist()[0]
     assert row["__error"] is None
     assert expected.items() <= row.items()

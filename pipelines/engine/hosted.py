@@ -1,0 +1,88 @@
+"""One store server as its driver sees it: a process of its own, or a server on another machine."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from statestore.client import StoreClient
+
+_STOP_S = 10.0
+LOST = -1
+
+
+@dataclass
+class LocalServer:
+    """A process that the driver has started; it ends when its standard input is closed."""
+
+    name: str
+    address: str
+    client: StoreClient
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id on this machine."""
+        return self.process.pid
+
+    def ended(self, *, wait_s: float = 0.0) -> int | None:
+        """The exit code; None while it runs."""
+        if wait_s == 0:
+            return self.process.poll()
+        try:
+            return self.process.wait(timeout=wait_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def give_up(self) -> None:
+        """Kill it, stopped or not. Whoever waits for an answer gets an error."""
+        self.process.kill()
+
+    def forget(self) -> None:
+        """Close the connection and let it end."""
+        self.client.close()
+        Path(self.address).unlink(missing_ok=True)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def await_end(self) -> None:
+        """Wait until it has ended; kill it if it takes too long."""
+        if self.ended(wait_s=_STOP_S) is None:
+            self.process.kill()
+            self.process.wait()
+        Path(self.address).unlink(missing_ok=True)
+
+
+@dataclass
+class RemoteServer:
+    """A server on another machine, which nobody here can kill. What it still does after `give_up` is fenced in Kafka."""
+
+    address: str
+    client: StoreClient
+    lost: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its address."""
+        return self.address
+
+    @property
+    def pid(self) -> int | None:
+        """None: it is not a process of this machine."""
+        return None
+
+    def ended(self, *, wait_s: float = 0.0) -> int | None:
+        """`LOST` when it has been given up."""
+        return LOST if self.lost else None
+
+    def give_up(self) -> None:
+        """Call it no more."""
+        self.lost = True
+
+    def forget(self) -> None:
+        """Close the connection."""
+        self.client.close()
+
+    def await_end(self) -> None:
+        """It goes on."""

@@ -1,0 +1,88 @@
+"""How much one batch takes: bounded in records and bytes, and so that it lasts about as long as it shall.
+
+A batch costs a fixed time and a time for every record. Both are fitted to the latest batches that were cut by the bound
+(a shorter one says more about the input than about the machine), and the next batch takes what fits into the target. On a
+machine where the fixed part alone takes most of the target, small batches would be all fixed cost and the backlog would
+grow for ever: there a batch lasts twice its fixed time.
+
+The bound moves by at most a factor of two a batch. The first batch is not learnt from: it is mostly the compiler's work.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import linear_regression, mean
+
+_FIRST_RECORDS = 50_000
+_LEAST_RECORDS = 1_000
+_FACTOR = 2.0
+# A batch is cut by its bound if it takes nearly all of it: offsets that are no records take a part.
+_FULL = 0.8
+_REMEMBERED = 6
+# Sizes must differ by so much, as a part of their mean, to tell the fixed time from that of the records.
+_SPREAD = 0.2
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of one batch: `records` and `bytes` at the most, `seconds` as the target. See the settings of these names."""
+
+    records: int
+    bytes: int
+    seconds: float
+
+
+class Pace:
+    """The bound of the next batch in offsets."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._records = float(min(_FIRST_RECORDS, bounds.records))
+        self._record_bytes = 0.0
+        self._fixed_s: float | None = None
+        self._warm = False
+        self._seen: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets the next batch may take in all."""
+        most = min(self._records, self._bounds.records)
+        if self._record_bytes > 0:
+            most = min(most, self._bounds.bytes / self._record_bytes)
+        return max(1, int(most))
+
+    def took(self, *, offsets: int, read_bytes: int, seconds: float) -> None:
+        """Learn from a finished batch."""
+        if offsets <= 0:
+            return
+        full = offsets >= _FULL * self.offsets
+        self._record_bytes = read_bytes / offsets
+        if not self._warm:
+            self._warm = True
+        elif full:
+            self._seen.append((float(offsets), seconds))
+            slowest, fastest = self._records / _FACTOR, self._records * _FACTOR
+            wanted = min(max(self._wanted(offsets, seconds), slowest), fastest)
+            self._records = min(max(wanted, _LEAST_RECORDS), float(self._bounds.records))
+
+    def _wanted(self, offsets: int, seconds: float) -> float:
+        """The size that the fit says; without one, another size to learn from."""
+        sizes, times = zip(*self._seen, strict=True)
+        if max(sizes) - min(sizes) > _SPREAD * mean(sizes):
+            slope, fixed_s = linear_regression(sizes, times)
+            # Noise can turn the slope round: then nothing shows that records cost anything.
+            self._fixed_s = min(max(fixed_s, 0.0), min(times)) if slope > 0 else min(times)
+        if self._fixed_s is None:
+            return offsets * _FACTOR if seconds < self._bounds.seconds else offsets / _FACTOR
+        record_s: float = (mean(times) - self._fixed_s) / mean(sizes)
+        goal_s: float = max(self._bounds.seconds, 2 * self._fixed_s)
+        return (goal_s - self._fixed_s) / max(record_s, 1e-9)
+
+
+def shares(backlog: dict[int, int], most: int) -> dict[int, int]:
+    """How many offsets to take of each partition: all, or in proportion to the backlog, at least one of each."""
+    total = sum(backlog.values())
+    if total <= most:
+        return backlog
+    return {partition: min(left, max(1, left * most // total)) for partition, left in backlog.items()}

@@ -1,0 +1,141 @@
+"""The source topic of one query, read by explicit offsets: what there is, what is gone, and a frame of given ranges.
+
+A batch ends at the last stable offset of each partition, as `read_committed` sees it: no batch waits for a transaction
+of a producer, and none takes a part of one that a single producer writes to a partition.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from pipelines.engine.spark import kafka_options
+from pipelines.plan import Query
+from statestore.batches import Planned, Range
+from statestore.config import KafkaConfig
+from statestore.errors import InvalidConfig, Unrecoverable
+from statestore.kafka import Admin, Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = structlog.get_logger()
+
+
+class SourceTopic:
+    """Follows the topic of `query`. `look` has to be called before the rest."""
+
+    def __init__(self, query: Query, kafka: KafkaConfig, *, accept_loss: bool) -> None:
+        self._query = query
+        self._kafka = kafka
+        self._admin = Admin(kafka)
+        self._accept_loss = accept_loss
+        self._topic: Topic | None = None
+
+    @property
+    def topic(self) -> Topic:
+        """The topic as it was last seen."""
+        assert self._topic is not None
+        return self._topic
+
+    def look(self) -> None:
+        """See the topic and its partitions anew. Raises `InvalidConfig` or `Unrecoverable` if it cannot be read."""
+        name = self._query.source.topic
+        found = self._admin.describe([name]).get(name)
+        if found is None:
+            raise InvalidConfig(
+                "source topic does not exist", topic=name, hint="create it, or stop the pipeline that reads it"
+            )
+        if self._query.stateless and found.partitions > self._query.tasks:
+            raise InvalidConfig(
+                "source topic got partitions since the deploy, and a stateless query has one task for each",
+                topic=name,
+                partitions=found.partitions,
+                tasks=self._query.tasks,
+                hint="deploy the query under another name",
+            )
+        if self._topic is not None:
+            self._require_same(found, self._topic.topic_id)
+        self._topic = found
+
+    def require_same(self, planned: Planned) -> None:
+        """Raise `Unrecoverable` if the batch was planned over another topic of this name."""
+        for planned_range in planned.ranges:
+            self._require_same(self.topic, planned_range.topic_id)
+
+    def _require_same(self, found: Topic, recorded: str) -> None:
+        if found.topic_id != recorded:
+            raise Unrecoverable(
+                "source topic was deleted and created again: its offsets mean other records now",
+                topic=found.name,
+                recorded_topic_id=recorded,
+                topic_id=found.topic_id,
+                hint="deploy the pipeline under another name to start anew",
+            )
+
+    def begins(self) -> dict[int, int]:
+        """The first offset present in every partition."""
+        return self._admin.begins(self.topic.name, partitions=self.topic.partitions)
+
+    def stable_ends(self) -> dict[int, int]:
+        """Up to where every partition can be read, not included: an open transaction hides what is behind it."""
+        return self._admin.stable_ends(self.topic.name, partitions=self.topic.partitions)
+
+    def lags(self, positions: dict[int, int]) -> dict[int, int]:
+        """How many offsets lie behind `positions`, open transactions included; empty before the first look."""
+        if self._topic is None:
+            return {}
+        ends = self._admin.ends(self._topic.name, partitions=self._topic.partitions)
+        return {partition: end - positions.get(partition, 0) for partition, end in ends.items()}
+
+    def range(self, partition: int, start: int, end: int) -> Range:
+        """Offsets of one partition of the topic."""
+        return Range(self.topic.name, self.topic.topic_id, partition, start, end)
+
+    def deleted(self, starts: dict[int, int], begins: dict[int, int]) -> tuple[Range, ...]:
+        """Records from `starts` on that are gone. Raises `Unrecoverable` unless the operator accepts the loss."""
+        lost = tuple(
+            self.range(partition, start, begins[partition])
+            for partition, start in starts.items()
+            if start < begins.get(partition, 0)
+        )
+        for gone in lost:
+            if not self._accept_loss:
+                raise Unrecoverable(
+                    "source records were deleted before they were read",
+                    topic=gone.topic,
+                    partition=gone.partition,
+                    lost_from=gone.start,
+                    lost_to=gone.end,
+                    hint="restore them and raise the topic's retention; to go on without them start with --accept-loss",
+                )
+            log.error("source records are lost, as accepted", query=self._query.name, lost=asdict(gone))
+        return lost
+
+    def frame(self, session: SparkSession, ranges: tuple[Range, ...]) -> DataFrame:
+        """Exactly the records of `ranges`. Nothing is read yet."""
+        topic = self._query.source.topic
+        read = [r for r in ranges if r.end > r.start]
+        options = kafka_options(self._kafka.bootstrap_servers, topic, self._kafka.client)
+        # Only the partitions that were planned: there may be more by now, and the plan has none of their records.
+        del options["subscribe"]
+        options["assign"] = json.dumps({topic: [r.partition for r in read]})
+        options["startingOffsets"] = json.dumps({topic: {str(r.partition): r.start for r in read}})
+        options["endingOffsets"] = json.dumps({topic: {str(r.partition): r.end for r in read}})
+        # A name of its own lets Spark keep the consumers, and what they have fetched ahead, from batch to batch. They
+        # are given their partitions and commit nothing, so no group of this name comes to exist.
+        options["kafka.group.id"] = f"rollforward-{self._query.name}"
+        return session.read.format("kafka").options(**options).load()
+
+
+def without_lost(planned: Planned, lost: tuple[Range, ...]) -> Planned:
+    """The batch over what is left of its input, to be planned anew under its number."""
+    begins = {gone.partition: gone.end for gone in lost}
+    ranges = []
+    for r in planned.ranges:
+        begin = max(r.start, begins.get(r.partition, 0))
+        ranges.append(replace(r, start=begin, end=max(r.end, begin)))
+    return replace(planned, ranges=tuple(ranges), lost=lost)

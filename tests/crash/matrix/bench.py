@@ -1,0 +1,213 @@
+"""The test bench of the matrix: a broker of its own, the pipeline, its supervisor, its input and its auditor.
+
+The supervisor is the production one: the same two functions that Dagster's sensor and recovery run call, `status` and
+`launch` of `ops.control`. Transactions time out after `TRANSACTION_S`, a silent process after `ANSWER_S`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from infra.stack import Stack
+from ops import control
+from ops.environment import with_spark
+from pipelines.deploy import deployed_queries
+from pipelines.metastore.embedded import deploy, want
+from pipelines.registry import RUNNING, Registry
+from pipelines.settings import Settings
+from statestore.batches import BatchesLog
+from statestore.errors import RollforwardError
+from statestore.kafka import Admin, Reader
+from tests.crash.matrix import check
+from tests.crash.matrix.auditor import Auditor
+from tests.crash.matrix.workload import PARTITIONS, SQL, Workload
+
+TRANSACTION_S = 10.0
+ANSWER_S = 4.0
+DISK = "160m"
+NAME = "matrix"
+# A start takes some seconds; on a machine that others use as well it may take a minute.
+START_S = 240.0
+
+
+class Bench:
+    """Everything that runs; `close` ends it."""
+
+    def __init__(self, home: Path, seed: int) -> None:
+        self.home = home
+        self.disk = home / "disk"
+        self.disk.mkdir(parents=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(self.disk)], check=True)
+        self.stack = Stack(home / "stack")
+        self.stack.up(components=["kafka"])
+        self.settings = with_spark(
+            Settings(
+                home=home / "home",
+                bootstrap_servers=self.stack.status().bootstrap_servers or "",
+                state_dir=self.disk / "state",
+                service="matrix",
+                batch_interval_s=0.3,
+                tasks=2,
+                request_timeout_s=TRANSACTION_S,
+                answer_timeout_s=ANSWER_S,
+                # With several failures allowed Spark runs a failed task again; with one it never would.
+                spark_master="local[2,4]",
+                spark_conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+            )
+        )
+        self.points = home / "points"
+        self.points.mkdir()
+        os.environ["ROLLFORWARD_FAILPOINTS"] = str(self.points)
+        self.settings.home.mkdir(parents=True, exist_ok=True)
+        self.load = Workload(self.settings.bootstrap_servers, NAME, seed)
+        self.registry = Registry(self.settings.metastore)
+        deploy(SQL.format(topic=NAME), NAME, self.settings, self.registry)
+        want(NAME, RUNNING, self.settings, self.registry)
+        self._reader, self._admin = Reader(self.settings.kafka_config()), Admin(self.settings.kafka_config())
+        self.drivers: set[int] = set()
+        self._ended, self._watching = threading.Event(), threading.Event()
+        self._turn = threading.Lock()
+        self._supervisor = threading.Thread(target=self._supervise, daemon=True)
+        self.launch()
+        self._watching.set()
+        self._supervisor.start()
+        self.load.resume()
+        self.auditor = Auditor(NAME, self.settings, self.registry)
+
+    # The supervisor.
+
+    def launch(self, **changed: object) -> int:
+        """Start a driver with settings changed from now on; gives its pid."""
+        self.settings = self.settings.model_copy(update=changed)
+        pid = control.launch(self.settings, self.registry, NAME, timeout_s=START_S)
+        self.drivers.add(pid)
+        return pid
+
+    def _supervise(self) -> None:
+        while not self._ended.wait(0.2):
+            self._watching.wait()
+            with self._turn:
+                now = control.status(self.registry, NAME)
+                if now.pid is not None:
+                    self.drivers.add(now.pid)
+                if self._watching.is_set() and now.needs_recovery and not self._ended.is_set():
+                    print(f"    supervisor: {now.needs_recovery[:160]}", flush=True)
+                    try:
+                        self.launch()
+                    except RollforwardError as error:
+                        print(f"    supervisor: {str(error)[:160]}", flush=True)
+
+    @contextmanager
+    def unsupervised(self) -> Iterator[None]:
+        """Nobody starts a driver within."""
+        self._watching.clear()
+        with self._turn:
+            pass
+        try:
+            yield
+        finally:
+            self._watching.set()
+
+    # Who runs.
+
+    @property
+    def driver(self) -> psutil.Process:
+        """The driver of now."""
+        row = self.registry.driver(NAME)
+        assert row is not None
+        return psutil.Process(row.pid)
+
+    def servers(self) -> list[psutil.Process]:
+        """The store servers of now."""
+        row = self.registry.driver(NAME)
+        assert row is not None
+        return [psutil.Process(server["pid"]) for server in row.servers]
+
+    def jvm(self) -> psutil.Process:
+        """The driver's JVM."""
+        (found,) = [process for process in self.driver.children() if process.name() == "java"]
+        return found
+
+    def workers(self) -> list[psutil.Process]:
+        """Spark's Python workers, and last the daemon that forks them."""
+        return sorted(self.jvm().children(recursive=True), key=lambda process: -process.pid)
+
+    @property
+    def broker(self) -> psutil.Process:
+        """The broker's process."""
+        return psutil.Process(self.stack.status().component("kafka").pid)
+
+    # What happened.
+
+    def _log(self, deployed) -> BatchesLog:
+        return BatchesLog(self._reader, deployed.batches_topic, tasks=deployed.query.tasks)
+
+    def await_(self, what: str, condition: Callable[[], bool], timeout_s: float = 240) -> float:
+        """Wait for a condition; gives the seconds that it took."""
+        started = time.monotonic()
+        while not condition():
+            assert time.monotonic() < started + timeout_s, f"{what} did not happen in {timeout_s} s\n{self.tail()}"
+            assert self.load.error is None, self.load.error
+            time.sleep(0.2)
+        return time.monotonic() - started
+
+    def mark(self) -> int:
+        """The newest batch that has been reported, for `progressed`."""
+        return max((row.id for row in self.registry.newest_batches(NAME)), default=0)
+
+    def progressed(self, mark: int) -> bool:
+        """Whether every query has finished two batches since: the first may have been under way then."""
+        after = [row.query for row in self.registry.batches(pipeline=NAME, after=mark)]
+        return all(after.count(name) >= 2 for name in ("hot", "uniq", "cheap", "balances"))
+
+    def await_caught_up(self) -> None:
+        """Pause the input and wait until all of it has been processed."""
+        self.load.pause()
+        self.await_("the input is processed", self._caught_up)
+
+    def _caught_up(self) -> bool:
+        try:
+            for deployed in deployed_queries(self.registry.pipeline(NAME)):
+                log = self._log(deployed).driver_log()
+                ends = self._admin.ends(deployed.query.source.topic, partitions=PARTITIONS)
+                if log.planned is None or log.done < log.planned.batch:
+                    return False
+                if {r.partition: r.end for r in log.planned.ranges} != ends:
+                    return False
+        except RollforwardError:
+            return False
+        return control.status(self.registry, NAME).state == "running"
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong now. The input must have been processed."""
+        self.auditor.await_view()
+        found = check.differences(NAME, self.settings, self.registry, self.load)
+        found += [f"auditor: {text}" for text in self.auditor.findings]
+        return found + check.leftovers(NAME, self.settings, self.registry, self.drivers)
+
+    def tail(self, lines: int = 30) -> str:
+        """The end of the driver's log."""
+        text = control.driver_log(self.settings, NAME).read_text(errors="replace").splitlines()[-lines:]
+        return "\n".join(line[:300] for line in text)
+
+    def close(self) -> None:
+        """End everything, and leave nothing."""
+        self._ended.set()
+        self._watching.set()
+        self._supervisor.join(120)
+        if hasattr(self, "auditor"):
+            self.auditor.close()
+        self.load.close()
+        control.end_driver(self.registry, NAME, timeout_s=20)
+        self.registry.close()
+        self.stack.down(wipe=True)
+        subprocess.run(["umount", "-l", str(self.disk)], check=True)
+        del os.environ["ROLLFORWARD_FAILPOINTS"]

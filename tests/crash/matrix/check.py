@@ -1,0 +1,100 @@
+"""After a fault: outputs, dead letters and stores against the model, and nothing left over."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+
+import psutil
+from confluent_kafka.admin import AdminClient
+
+from pipelines import names
+from pipelines.deploy import deployed_queries
+from pipelines.query import StoreReader
+from pipelines.registry import Registry
+from pipelines.settings import Settings
+from statestore.store import Isolation
+from tests.crash.matrix.workload import EVENT_QUERIES, Workload
+from tests.support.feed import compare, read_topic
+
+Table = dict[int, dict[str, int]]
+
+
+def expected(load: Workload) -> dict[str, Table]:
+    """The tables that the queries must have."""
+    return {
+        "hot": {key: {"N": n, "TOTAL": total, "TOP": top} for key, (n, total, top) in load.hot.items()},
+        "uniq": {key: {"N": 1, "TOTAL": price} for key, price in load.uniq.items()},
+        "balances": {key: {"N": n, "BALANCE": balance} for key, (n, balance) in load.balances.items()},
+    }
+
+
+def differences(pipeline: str, settings: Settings, registry: Registry, load: Workload) -> list[str]:
+    """What is wrong, the first few of each kind; empty if all equals the model exactly."""
+    bootstrap, problems = settings.bootstrap_servers, []
+    tables = expected(load)
+    for name, table in tables.items():
+        problems += _output(bootstrap, f"{pipeline}-{name}", table)[:5]
+    for deployed in deployed_queries(registry.pipeline(pipeline)):
+        if deployed.query.name in tables:
+            rows = StoreReader(deployed, settings, registry).scan(None, None, Isolation.READ_COMMITTED)
+            key = deployed.query.group_by[0].name
+            found = Counter(row.key[key] for row in rows)
+            problems += [f"store {deployed.query.name} key {k}: in {n} tasks" for k, n in found.items() if n > 1][:5]
+            rows = StoreReader(deployed, settings, registry).scan(None, None, Isolation.READ_COMMITTED)
+            stored = {row.key[key]: row.value for row in rows}
+            problems += compare(stored, tables[deployed.query.name], f"store {deployed.query.name}")[:5]
+    problems += _once(
+        [(v := json.loads(m.value()))["ID"] * 10_000 + v["PRICE"] for m in read_topic(bootstrap, f"{pipeline}-cheap")],
+        [number * 10_000 + price for number, price in load.cheap.items()],
+        "cheap",
+    )
+    letters = [m.value() for m in read_topic(bootstrap, f"{pipeline}-dead-letters")]
+    return problems + _once(letters, load.bad * len(EVENT_QUERIES), "dead letters")
+
+
+def _output(bootstrap: str, topic: str, table: Table) -> list[str]:
+    """The count of a key grows with every result: one that is doubled or lost shows in it, not only in the last."""
+    problems: list[str] = []
+    found: Table = {}
+    for message in read_topic(bootstrap, topic):
+        key, value = int.from_bytes(message.key(), "big", signed=True), json.loads(message.value())
+        if key in found and value["N"] <= found[key]["N"]:
+            problems.append(f"{topic} key {key}: count went from {found[key]['N']} to {value['N']}")
+        found[key] = value
+    return problems + compare(found, table, topic)
+
+
+def _once(found: list, wanted: list, where: str) -> list[str]:
+    missing, more = Counter(wanted) - Counter(found), Counter(found) - Counter(wanted)
+    return [f"{where}: {len(missing)} missing, {len(more)} too many"] if missing or more else []
+
+
+def leftovers(pipeline: str, settings: Settings, registry: Registry, former: set[int]) -> list[str]:
+    """Orphans of the `former` drivers, sockets, folders and consumer groups that should not be there."""
+    driver = registry.driver(pipeline)
+    assert driver is not None
+    problems = [f"orphan: {what}" for pid in former - {driver.pid} for what in members(pid)]
+    known = {server["socket"] for server in driver.servers}
+    prefix = names.socket_prefix(settings.states, pipeline)
+    sockets = {str(path) for path in names.socket_folder().glob(f"{prefix}-*.sock")}
+    problems += [f"socket: {path}" for path in sorted(sockets - known)]
+    folders = {path.name for path in (settings.home / "spark").glob("*")}
+    problems += [f"folder: {name}" for name in sorted(folders - {f"{pipeline}-{driver.pid}"})]
+    groups = AdminClient({"bootstrap.servers": settings.bootstrap_servers}).list_consumer_groups().result().valid
+    queries = deployed_queries(registry.pipeline(pipeline))
+    wanted = {names.group(pipeline, deployed.query.name) for deployed in queries}
+    return problems + [f"group: {g.group_id}" for g in groups if g.group_id not in wanted]
+
+
+def members(session: int) -> list[str]:
+    """The living processes of a session, which a driver leads."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
+        except (psutil.NoSuchProcess, ProcessLookupError, PermissionError):
+            continue
+    return found

@@ -1,0 +1,311 @@
+"""The faults. Each is a function of the bench and a seeded chooser; when it returns, the fault is over.
+
+What a fault has to show by itself (a fenced driver, a clear error) it asserts; that nothing was lost is asked after it.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import confluent_kafka as ck
+import psutil
+from confluent_kafka.admin import AdminClient
+
+from ops import control
+from pipelines import names
+from pipelines.metastore.embedded import want
+from pipelines.registry import RUNNING, Registry
+from statestore.errors import Unavailable
+from statestore.failpoints import arm, is_armed
+from tests.crash.matrix.bench import ANSWER_S, NAME, START_S, TRANSACTION_S, Bench
+
+Fault = Callable[[Bench, random.Random], None]
+FAULTS: dict[str, Fault] = {}
+# Longer than a transaction may last, and than the broker takes to look for those that have.
+ZOMBIE_S = TRANSACTION_S + 12.0
+
+
+def fault(function: Fault) -> Fault:
+    """Register under the function's name."""
+    FAULTS[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def one(found: list[psutil.Process], choose: random.Random) -> psutil.Process:
+    return choose.choice(sorted(found, key=lambda process: process.pid))
+
+
+# SIGKILL.
+
+
+@fault
+def kill_driver(bench: Bench, choose: random.Random) -> None:
+    bench.driver.kill()
+
+
+@fault
+def kill_jvm(bench: Bench, choose: random.Random) -> None:
+    bench.jvm().kill()
+
+
+@fault
+def kill_worker(bench: Bench, choose: random.Random) -> None:
+    one(bench.workers(), choose).kill()
+
+
+@fault
+def kill_server(bench: Bench, choose: random.Random) -> None:
+    one(bench.servers(), choose).kill()
+
+
+@fault
+def kill_broker(bench: Bench, choose: random.Random) -> None:
+    bench.broker.kill()
+    bench.stack.up(components=["kafka"])
+
+
+# SIGSTOP: those that are noticed and killed, and zombies that wake up.
+
+
+@fault
+def stop_server(bench: Bench, choose: random.Random) -> None:
+    _stopped_is_killed(bench, one(bench.servers(), choose))
+
+
+@fault
+def stop_jvm(bench: Bench, choose: random.Random) -> None:
+    _stopped_is_killed(bench, bench.jvm())
+
+
+@fault
+def stop_worker(bench: Bench, choose: random.Random) -> None:
+    # The daemon that forks the workers is among them: stopped, it must be noticed as well.
+    _stopped_is_killed(bench, one(bench.workers(), choose))
+
+
+def _stopped_is_killed(bench: Bench, process: psutil.Process) -> None:
+    process.send_signal(signal.SIGSTOP)
+    bench.await_(f"{process.pid} is noticed", lambda: not _lives(process), ANSWER_S * 8)
+
+
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+@fault
+def stop_driver(bench: Bench, choose: random.Random) -> None:
+    """Its heart stands still, and the supervisor replaces it."""
+    stopped = bench.driver
+    stopped.send_signal(signal.SIGSTOP)
+    bench.await_("the stopped driver is replaced", lambda: not _lives(stopped), 90)
+
+
+@fault
+def sleep_of_everything(bench: Bench, choose: random.Random) -> None:
+    """The whole machine sleeps, as it were, in a transaction that has expired when it wakes."""
+    arm(bench.points, "commit.produced", with_signal="SIGSTOP")
+    with bench.unsupervised():
+        bench.await_("a server stops in its transaction", lambda: not is_armed(bench.points, "commit.produced"))
+        family = [bench.driver, *bench.driver.children(recursive=True)]
+        for process in family:
+            process.suspend()
+        time.sleep(ZOMBIE_S)
+        for process in reversed(family):
+            process.resume()
+
+
+@fault
+def zombie_driver(bench: Bench, choose: random.Random) -> None:
+    """A driver sleeps while another machine starts one; awake again it is fenced."""
+    with bench.unsupervised():
+        older = bench.driver
+        family = [older, *older.children(recursive=True)]
+        for process in family:
+            process.suspend()
+        with _rival(bench):
+            for process in reversed(family):
+                process.resume()
+            _await_fenced(bench, older)
+    bench.launch()
+
+
+@fault
+def second_driver(bench: Bench, choose: random.Random) -> None:
+    """Another machine starts the same pipeline: the older driver is fenced and stops."""
+    with bench.unsupervised():
+        older = bench.driver
+        with _rival(bench):
+            _await_fenced(bench, older)
+    bench.launch()
+
+
+def _await_fenced(bench: Bench, older: psutil.Process) -> None:
+    bench.await_("the older driver is fenced", lambda: not _lives(older), 120)
+    row = bench.registry.driver(NAME)
+    assert row is not None and (row.pid, row.state) == (older.pid, "fenced"), bench.tail()
+
+
+class _rival:
+    """A driver of the same pipeline with a home of its own, killed at the end."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def __enter__(self) -> None:
+        home = self._bench.home / f"rival-{time.monotonic_ns()}"
+        home.mkdir()
+        shared = {"metastore_url": "", "state_dir": home / "state", "home": home}
+        settings = self._bench.settings.model_copy(update=shared)
+        self._registry = Registry(settings.metastore)
+        # Its definitions come from the command log, as on any other machine.
+        want(NAME, RUNNING, settings, self._registry)
+        self._pid = control.launch(settings, self._registry, NAME, timeout_s=START_S)
+        self._settings = settings
+
+    def __exit__(self, *_: object) -> None:
+        control._end(self._pid, timeout_s=0)
+        self._registry.close()
+        prefix = names.socket_prefix(self._settings.states, NAME)
+        for path in names.socket_folder().glob(f"{prefix}-*.sock"):
+            path.unlink()
+        shutil.rmtree(self._settings.home)
+
+
+# The broker is away. A stopped process keeps its connections, as a network that swallows packets does.
+
+
+def _broker_away(seconds: float) -> Fault:
+    def away(bench: Bench, choose: random.Random) -> None:
+        broker = bench.broker
+        broker.suspend()
+        try:
+            time.sleep(seconds)
+        finally:
+            broker.resume()
+
+    return away
+
+
+for _seconds in (1, 10, 60):
+    FAULTS[f"broker-away-{_seconds}s"] = _broker_away(_seconds)
+
+
+# Disk.
+
+
+@fault
+def disk_full(bench: Bench, choose: random.Random) -> None:
+    ballast = bench.disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"\0" * 65_536)
+        except OSError as error:
+            assert error.errno == 28
+    time.sleep(15)
+    ballast.unlink()
+
+
+def _delete(*which: str) -> Fault:
+    def delete(bench: Bench, choose: random.Random) -> None:
+        with bench.unsupervised():
+            driver = bench.driver
+            driver.kill()
+            bench.await_("the driver is gone", lambda: not _lives(driver))
+            _await_alone(bench, driver.pid)
+            folders = {"spark": bench.settings.home / "spark", "stores": bench.settings.states}
+            for name in which:
+                shutil.rmtree(folders[name], ignore_errors=True)
+
+    return delete
+
+
+def _await_alone(bench: Bench, session: int) -> None:
+    from tests.crash.matrix.check import members
+
+    bench.await_("the driver's children are gone", lambda: not members(session), 30)
+
+
+FAULTS["delete-spark-folder"] = _delete("spark")
+FAULTS["delete-stores"] = _delete("stores")
+FAULTS["delete-both"] = _delete("spark", "stores")
+
+
+# Attempts, cores, retention, a planned stop.
+
+
+@fault
+def retried_attempts(bench: Bench, choose: random.Random) -> None:
+    """Workers die one after the other: Spark runs their tasks again, and each may have staged a part before."""
+    for _ in range(5):
+        for worker in bench.workers()[:-1]:
+            worker.kill()
+        time.sleep(choose.uniform(0.1, 0.6))
+
+
+@fault
+def server_dies_behind_a_staged_attempt(bench: Bench, choose: random.Random) -> None:
+    """The batch runs again as another attempt, and the task that has committed gets its rows twice."""
+    arm(bench.points, choose.choice(["stage.closed", "commit.delivered", "commit.committed"]))
+    bench.await_("the server dies", lambda: not list(bench.points.iterdir()))
+
+
+@fault
+def other_cores(bench: Bench, choose: random.Random) -> None:
+    _stop(bench)
+    bench.launch(spark_master=choose.choice(["local[1,4]", "local[3,4]"]))
+
+
+@fault
+def graceful_stop(bench: Bench, choose: random.Random) -> None:
+    """A planned stop leaves nothing to recover."""
+    _stop(bench)
+    started = time.time()
+    bench.launch()
+    ways = {r.plan["way"] for r in bench.registry.recoveries(NAME, since=started)}
+    assert ways == {"nothing"}, ways
+
+
+def _stop(bench: Bench) -> None:
+    with bench.unsupervised():
+        started = time.monotonic()
+        assert control.stop(bench.settings, bench.registry, NAME, timeout_s=60)
+        assert time.monotonic() - started < 60
+        assert control.status(bench.registry, NAME).state == "stopped"
+        want(NAME, RUNNING, bench.settings, bench.registry)
+
+
+@fault
+def deleted_records(bench: Bench, choose: random.Random) -> None:
+    """Retention takes records that were never read: refused with the range, until the loss is accepted."""
+    bench.await_caught_up()
+    _stop(bench)
+    with bench.unsupervised():
+        for _ in range(200):
+            bench.load.send_event(counts=False)
+        bench.load.pause()
+        everything = [ck.TopicPartition(bench.load.topic, number, ck.OFFSET_END) for number in range(4)]
+        admin = AdminClient({"bootstrap.servers": bench.settings.bootstrap_servers})
+        for deleted in admin.delete_records(everything).values():
+            deleted.result()
+        try:
+            bench.launch()
+        except Unavailable as error:
+            assert "deleted before they were read" in str(error) and "lost_from" in str(error), error
+        else:
+            raise AssertionError("a driver went on without deleted records")
+        bench.drivers.add(bench.registry.driver(NAME).pid)
+        bench.launch(accept_loss=True)
+    bench.settings = bench.settings.model_copy(update={"accept_loss": False})
+    bench.load.resume()
+
+
+def tidy(folder: Path) -> None:
+    """Disarm what a fault has left armed."""
+    for point in folder.iterdir():
+        point.unlink()

@@ -1,0 +1,73 @@
+"""Runs faults one after the other and tells what came of each."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.crash.matrix.bench import Bench
+from tests.crash.matrix.faults import FAULTS, tidy
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one fault. `fault_s` is how long it lasted; `recovery_s` from its end to two new batches of every query.
+
+    `checked_s` is how long catching up and comparing took. `views` is how many views the auditor has had until then.
+    """
+
+    fault: str
+    fault_s: float
+    recovery_s: float
+    checked_s: float
+    views: int
+    problems: tuple[str, ...]
+
+
+def run(bench: Bench, names: Iterable[str], seed: int) -> list[Outcome]:
+    """One outcome a fault, in order."""
+    choose = random.Random(seed)
+    return [_one(bench, name, choose) for name in names]
+
+
+def _one(bench: Bench, name: str, choose: random.Random) -> Outcome:
+    bench.load.resume()
+    # The moment within a batch is a part of what is tried.
+    time.sleep(choose.uniform(1.0, 2.5))
+    print(f"{name}", flush=True)
+    started = time.monotonic()
+    problems: list[str] = []
+    fault_s = recovery_s = 0.0
+    try:
+        FAULTS[name](bench, choose)
+        fault_s, mark = time.monotonic() - started, bench.mark()
+        recovery_s = bench.await_("recovery", lambda: bench.progressed(mark))
+        checking = time.monotonic()
+        bench.await_caught_up()
+        problems += bench.problems()
+    except Exception as error:
+        checking = time.monotonic()
+        problems.append(f"{type(error).__name__}: {error}")
+    finally:
+        tidy(bench.points)
+    outcome = Outcome(
+        name,
+        round(fault_s, 2),
+        round(recovery_s, 2),
+        round(time.monotonic() - checking, 2),
+        bench.auditor.views,
+        tuple(problems),
+    )
+    print(f"    fault {outcome.fault_s} s, recovery {outcome.recovery_s} s, {problems or 'equal'}", flush=True)
+    return outcome
+
+
+def report(path: Path, seed: int, outcomes: list[Outcome]) -> None:
+    """Write the outcomes as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"seed": seed, "outcomes": [asdict(outcome) for outcome in outcomes]}, indent=1)
+    path.write_text(text + "\n")

@@ -1,0 +1,181 @@
+"""The same pipeline on a Spark standalone cluster with store servers over TLS: servers die, and their tasks move.
+
+Master, workers and servers are processes of their own, as they would be on machines of their own: they share no folder
+but the one that Spark's jars come from, and talk over TCP alone.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pyspark
+import pytest
+
+from infra.ports import free_port
+from ops.environment import driver_environment
+from pipelines.settings import Settings
+from tests.support.certificates import secrets
+from tests.support.feed import SQL, Feed
+from tests.support.pipeline import PipelineUnderTest
+from tests.support.stores import all_differences
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Processes:
+    """Started here, ended here."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder, self._environment = folder, environment
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """A process in a session of its own, with its log in the folder."""
+        with (self._folder / f"{name}.log").open("ab") as output:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._environment,
+                cwd=self._folder, start_new_session=True,
+            )  # fmt: skip
+        self.running.append(process)
+        return process
+
+    def close(self) -> None:
+        """Kill all of them, with their executors."""
+        for process in self.running:
+            try:
+                family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            except psutil.NoSuchProcess:
+                continue
+            for member in family:
+                if member.is_running():
+                    member.kill()
+            process.wait(10)
+
+
+def await_(what: str, condition: Callable[[], bool], timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s} s"
+        time.sleep(0.1)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Cluster:
+    """A master, two workers and two store servers."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        folder.mkdir()
+        trust = secrets(folder / "secrets")
+        environment = {
+            **driver_environment(settings),
+            **trust,
+            "PYTHONPATH": str(REPOSITORY),
+            "PYSPARK_PYTHON": sys.executable,
+            "JAVA_HOME": str(settings.java_home),
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        self.trust, self._folder = trust, folder
+        self.processes = Processes(folder, environment)
+        self.master = free_port()
+        self._spark("master", "master.Master", "--port", str(self.master))
+        await_("the master listens", lambda: listens(self.master))
+        for number in range(2):
+            work = ["--work-dir", str(folder / f"work-{number}"), f"spark://127.0.0.1:{self.master}"]
+            self._spark(f"worker-{number}", "worker.Worker", "--cores", "1", "--memory", "1g", *work)
+        self.ports = [free_port(), free_port()]
+        self.servers = [self.serve(number) for number in range(2)]
+
+    def _spark(self, name: str, what: str, *arguments: str) -> None:
+        script = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+        where = ["--host", "127.0.0.1", "--webui-port", "0"]
+        self.processes.start(name, script, f"org.apache.spark.deploy.{what}", *where, *arguments)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Of the store servers."""
+        return [f"tls://127.0.0.1:{port}" for port in self.ports]
+
+    def serve(self, number: int) -> subprocess.Popen[bytes]:
+        """Start a store server, with a folder of its own."""
+        where = ["--listen", self.addresses[number], "--states", str(self._folder / f"states-{number}")]
+        server = self.processes.start(f"server-{number}", sys.executable, "-m", "pipelines.store_server", *where)
+        await_("the server listens", lambda: listens(self.ports[number]))
+        return server
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A cluster whose secrets are in this process's environment too: the test reads the stores."""
+    cluster = Cluster(tmp_path / "cluster", settings)
+    for name, value in cluster.trust.items():
+        monkeypatch.setenv(name, value)
+    yield cluster
+    cluster.processes.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_tasks_of_a_lost_server_move_and_nothing_is_lost(settings: Settings, feed: Feed, cluster: Cluster) -> None:
+    pipeline = PipelineUnderTest(
+        settings.model_copy(
+            update={
+                "spark_master": f"spark://127.0.0.1:{cluster.master}",
+                "spark_conf": {"spark.executor.memory": "600m", "spark.executor.cores": "1"},
+                "store_server_addresses": cluster.addresses,
+                "answer_timeout_s": 5.0,
+            }
+        ),
+        feed.topic,
+        SQL.format(topic=feed.topic),
+    )
+
+    def homes() -> set[str]:
+        row = pipeline.registry.driver(pipeline.name)
+        return {server["socket"] for server in row.servers if server["tasks"]} if row is not None else set()
+
+    try:
+        pipeline.start()
+        pipeline.await_running()
+        assert homes() == set(cluster.addresses)
+        driver = pipeline.process
+        feed.send(2_000)
+        pipeline.await_("the first input is processed", pipeline.caught_up(feed.sent))
+
+        # Killed: the survivor recovers the tasks from their changelogs, since it has none of their files.
+        cluster.servers[0].kill()
+        feed.send(2_000)
+        pipeline.await_("the survivor has all tasks", lambda: homes() == {cluster.addresses[1]})
+        pipeline.await_("input is processed by the survivor", pipeline.caught_up(feed.sent))
+        assert all_differences(pipeline, feed) == []
+
+        # Back again, and the other one sleeps: it is noticed by a time-out, and awake again it may commit nothing.
+        cluster.serve(0)
+        sleeper = cluster.servers[1]
+        sleeper.send_signal(signal.SIGSTOP)
+        feed.send(2_000)
+        pipeline.await_("the tasks have moved back", lambda: homes() == {cluster.addresses[0]})
+        pipeline.await_("input is processed again", pipeline.caught_up(feed.sent))
+        sleeper.send_signal(signal.SIGCONT)
+
+        # A worker of Spark dies with its executor: the batch runs again on the other one.
+        worker = next(p for p in cluster.processes.running if any("worker.Worker" in word for word in p.args))
+        for process in [*psutil.Process(worker.pid).children(recursive=True), psutil.Process(worker.pid)]:
+            process.kill()
+        feed.send(2_000)
+        pipeline.await_("input is processed on one worker", pipeline.caught_up(feed.sent))
+        assert all_differences(pipeline, feed) == []
+        assert pipeline.process is driver, pipeline.tail()
+    finally:
+        pipeline.close()

@@ -1,0 +1,69 @@
+"""How much a batch takes: within its bounds, and towards its time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pipelines.engine.pace import Bounds, Pace, shares
+
+
+def settled(
+    records_per_s: float, overhead_s: float, bounds: Bounds, record_bytes: int = 100, noise: float = 0.0, seed: int = 1
+) -> tuple[int, float]:
+    """Size and time of a batch after forty full ones, the first of them slow as on a cold machine."""
+    pace, chance = Pace(bounds), random.Random(seed)
+    for number in range(40):
+        taken = pace.offsets
+        seconds = (overhead_s + taken / records_per_s) * chance.uniform(1 - noise, 1 + noise)
+        pace.took(offsets=taken, read_bytes=taken * record_bytes, seconds=seconds + (5.0 if number == 0 else 0.0))
+    return taken, overhead_s + taken / records_per_s
+
+
+@pytest.mark.parametrize("records_per_s", [20_000.0, 300_000.0, 2_000_000.0])
+@pytest.mark.parametrize("overhead_s", [0.0, 0.3])
+def test_a_full_batch_comes_to_last_as_long_as_it_shall(records_per_s: float, overhead_s: float) -> None:
+    _, seconds = settled(records_per_s, overhead_s, Bounds(10**9, 10**12, 1.0))
+    assert 0.9 <= seconds <= 1.1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_moves_it_and_does_not_drive_it_away(seed: int) -> None:
+    _, seconds = settled(300_000.0, 0.3, Bounds(10**9, 10**12, 1.0), noise=0.2, seed=seed)
+    assert 0.6 <= seconds <= 2.0
+
+
+@pytest.mark.parametrize("overhead_s", [0.9, 2.0, 4.0])
+def test_where_the_fixed_time_is_most_of_the_target_records_take_as_long_as_it(overhead_s: float) -> None:
+    _, seconds = settled(20_000.0, overhead_s, Bounds(10**9, 10**12, 1.0))
+    assert seconds == pytest.approx(2 * overhead_s, rel=0.1)
+
+
+def test_records_and_bytes_bound_a_batch_however_fast_it_is() -> None:
+    assert settled(1e9, 0.0, Bounds(70_000, 10**12, 1.0))[0] == 70_000
+    assert settled(1e9, 0.0, Bounds(10**9, 5_000_000, 1.0), record_bytes=100)[0] == 50_000
+    assert settled(1e9, 0.0, Bounds(3, 10**12, 1.0))[0] == 3
+
+
+def test_a_batch_is_never_empty_and_short_input_teaches_nothing() -> None:
+    pace = Pace(Bounds(10**9, 1, 1.0))
+    before = pace.offsets
+    pace.took(offsets=10, read_bytes=0, seconds=50.0)
+    assert pace.offsets == before
+    pace.took(offsets=10, read_bytes=10_000, seconds=0.1)
+    assert pace.offsets == 1
+
+
+def test_one_batch_moves_the_bound_by_a_factor_of_two_at_most() -> None:
+    pace = Pace(Bounds(10**9, 10**12, 1.0))
+    pace.took(offsets=pace.offsets, read_bytes=0, seconds=100.0)
+    before = pace.offsets
+    pace.took(offsets=before, read_bytes=0, seconds=100.0)
+    assert pace.offsets == before // 2
+
+
+def test_partitions_share_a_batch_by_what_they_have() -> None:
+    assert shares({0: 10, 1: 20}, 100) == {0: 10, 1: 20}
+    assert shares({0: 1_000, 1: 3_000}, 400) == {0: 100, 1: 300}
+    assert shares({0: 1_000_000, 1: 2}, 10) == {0: 9, 1: 1}
