@@ -18,7 +18,7 @@ from typing import Any
 from pipelines import names
 from pipelines.deploy import DeployedQuery, deployed_queries, require_unchanged
 from pipelines.metastore.embedded import deploy
-from pipelines.past import past_version, require_travel
+from pipelines.past import past_version, require_rewritable
 from pipelines.plan import Query, plan_hash, query_to_json
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.rewind import chosen, ranges_of, rewrite_of
@@ -62,7 +62,7 @@ def clone(
         raise InvalidInput("a clone needs a name of its own", pipeline=name)
     _require_apart(originals)
     for original in originals:
-        require_travel(original, settings)
+        require_rewritable(original, settings)
         require_unchanged(original, Admin(settings.kafka_config()))
     tasks = {original.query.tasks for original in originals}
     made, _ = deploy(row.sql, name, settings.model_copy(update={"tasks": min(tasks)}), registry)

@@ -120,6 +120,17 @@ def require_travel(deployed: DeployedQuery, settings: Settings) -> None:
         raise InvalidInput("query has no versions of the past", query=deployed.query.name, reason=why)
 
 
+def require_rewritable(deployed: DeployedQuery, settings: Settings) -> None:
+    """Raises `InvalidInput` for a query that could not go on from a version of its past."""
+    require_travel(deployed, settings)
+    if deployed.query.in_record_order:
+        raise InvalidInput(
+            "query cannot go on from a version of the past",
+            query=deployed.query.name,
+            reason="it takes records in their order, and how far their time had come then is not kept",
+        )
+
+
 @contextmanager
 def _own_folder(settings: Settings) -> Iterator[Path]:
     parent = settings.home / "past"

@@ -18,7 +18,7 @@ from typing import Any
 
 from pipelines import names
 from pipelines.deploy import DeployedQuery, deployed_queries, require_unchanged
-from pipelines.past import PastVersion, past_version
+from pipelines.past import PastVersion, past_version, require_rewritable
 from pipelines.plan import plan_hash
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
@@ -73,6 +73,7 @@ def rewind(
     tell: Progress = lambda _step, _detail: None,
 ) -> Rewound:
     """Bring a stopped pipeline's query back. Raises `InvalidInput` or `OutOfReach` where that is not possible."""
+    require_rewritable(deployed, settings)
     admin = Admin(settings.kafka_config())
     require_unchanged(deployed, admin)
     _require_no_reader(deployed, registry)

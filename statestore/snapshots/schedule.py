@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,9 @@ class Snapshotter:
         self._config = config
         self._tasks = tasks
         self._known: dict[Task, _Known] = {}
+        self._looking = threading.Lock()
+        # Of each folder of copies: a task that was opened anew has the folder of the one before it.
+        self._folders: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="snapshots")
 
@@ -118,6 +122,10 @@ class Snapshotter:
 
     def _look_up(self, task: Task) -> _Known:
         """What is known, asked of object storage the first time: the clock goes on where another server left it."""
+        with self._looking:
+            return self._looked_up(task)
+
+    def _looked_up(self, task: Task) -> _Known:
         if task not in self._known:
             if task.repository is None:
                 raise Unavailable("task is not running", task=task.spec.name)
@@ -129,14 +137,26 @@ class Snapshotter:
                 manifest = task.repository.read(batch)
                 offset = manifest.stores[task.spec.store.name].offset
                 at_s -= max(0.0, time.time() - manifest.taken_at_ms / 1000)
-            _clear_copies(copy_folder(task))
+            self._clear_left(copy_folder(task))
             self._known[task] = _Known(batch, offset, at_s)
             log.info("snapshots found", task=task.spec.name, newest=batch, prefix=layout.prefix)
         return self._known[task]
 
+    def _clear_left(self, folder: Path) -> None:
+        """Remove the copy of a snapshot that was killed, but none that is being uploaded."""
+        if self._folders[folder].acquire(blocking=False):
+            try:
+                _clear_copies(folder)
+            finally:
+                self._folders[folder].release()
+
     def _take(self, task: Task, known: _Known) -> Taken:
-        assert task.repository is not None
         folder = copy_folder(task)
+        with self._folders[folder]:
+            return self._take_in(folder, task, known)
+
+    def _take_in(self, folder: Path, task: Task, known: _Known) -> Taken:
+        assert task.repository is not None
         _clear_copies(folder)
         started = time.monotonic()
         reach("snapshot.before-copy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -44,6 +45,7 @@ def records(topic: str) -> list[Record]:
         for number in range(20)
     ]
     found += [Record(f"{topic}-s", {"a": 1, "b": "x"}, None), Record(f"{topic}-s", None, {"at": 5000})]
+    found = [replace(record, timestamp=1) for record in found]
     return found + [Record(f"{topic}-t", f"k{n % 3}", None if n == 5 else str(n - 3), 10) for n in range(8)]
 
 
@@ -53,7 +55,7 @@ def send(kafka: str, records: list[Record]) -> None:
         key, value = (None if part is None else json.dumps(part) for part in (record.key, record.value))
         if record.topic.endswith("-t"):
             key, value = record.key, record.value
-        producer.produce(record.topic, value, key, timestamp=record.timestamp or 1)
+        producer.produce(record.topic, value, key, timestamp=record.timestamp)
     assert producer.flush(60) == 0
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,6 +83,37 @@ def test_the_task_goes_on_while_its_copy_is_uploaded(world: TaskWorld, tmp_path:
     go_on.set()
     taking.join()
     assert [0] == world.repository.batches()
+    assert model == world.restored(0, tmp_path / "restored")
+
+
+def test_two_that_ask_at_once_do_not_take_each_others_copy_away(world: TaskWorld, tmp_path: Path) -> None:
+    """As a person and the watching thread do, when nothing is known of the task yet."""
+    world.open()
+    model = some(2_000)
+    world.commit(model)
+    repository = world.repository
+    both, batches, upload_all = threading.Barrier(2), repository.batches, repository.objects.upload_all
+
+    def met() -> None:
+        # Whoever is alone here goes on: the other one waits for it.
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+
+    def slow_batches() -> list[int]:
+        found = batches()
+        met()
+        return found
+
+    def slow_upload(*arguments: object) -> None:
+        met()
+        upload_all(*arguments)  # type: ignore[arg-type]
+
+    world.running.repository = repository
+    repository.batches = slow_batches  # type: ignore[method-assign]
+    repository.objects.upload_all = slow_upload  # type: ignore[method-assign,assignment]
+    with ThreadPoolExecutor(max_workers=2) as asking:
+        taken = [asked.result() for asked in [asking.submit(world.snapshot) for _ in range(2)]]
+    assert [False, True] == sorted(bool(one["written"]) for one in taken)
     assert model == world.restored(0, tmp_path / "restored")
 
 

@@ -138,24 +138,8 @@ class TaskWorld:
 
     def commit(self, changes: Mapping[bytes, bytes]) -> int:
         """Stage and commit the next batch; gives its number."""
-        task = self.running
-        batch = task.committed_batch + 1
-        staged = task.begin_stage(batch=batch, attempt=1, token=task.token)
-        now = time.time_ns() // 1_000_000
-        keys, count = list(changes), len(changes)
-        columns = [
-            pa.array(keys, pa.binary()),
-            pa.array([_TIME.pack(now) + changes[key] for key in keys], pa.binary()),
-            pa.array([now] * count, pa.int64()),
-            pa.array([EMIT_NOTHING] * count, pa.int8()),
-            pa.nulls(count, pa.binary()),
-            pa.nulls(count, pa.string()),
-        ]
-        rows = pa.record_batch(columns, schema=SCHEMA)
-        task.check_stage(rows)
-        staged.add(rows)
-        task.close_stage(staged)
-        assert task.commit(batch=batch, attempt=1, plan=PLAN, ends={"0": batch + 1})
+        batch = self.running.committed_batch + 1
+        commit_batch(self.running, batch, changes, plan=PLAN, ends={"0": batch + 1})
         return batch
 
     def commit_elsewhere(self, changes: Changes, *, epoch: int = 0) -> int:
@@ -279,6 +263,26 @@ class TaskWorld:
             return dict(self._plain(database.database.scan("s")))
         finally:
             database.close()
+
+
+def commit_batch(task: Task, batch: int, changes: Mapping[bytes, bytes], *, plan: str, ends: Mapping[str, int]) -> None:
+    """Stage and commit a batch of a running task, as the engine does."""
+    staged = task.begin_stage(batch=batch, attempt=1, token=task.token)
+    now = time.time_ns() // 1_000_000
+    keys, count = list(changes), len(changes)
+    columns = [
+        pa.array(keys, pa.binary()),
+        pa.array([_TIME.pack(now) + changes[key] for key in keys], pa.binary()),
+        pa.array([now] * count, pa.int64()),
+        pa.array([EMIT_NOTHING] * count, pa.int8()),
+        pa.nulls(count, pa.binary()),
+        pa.nulls(count, pa.string()),
+    ]
+    rows = pa.record_batch(columns, schema=SCHEMA)
+    task.check_stage(rows)
+    staged.add(rows)
+    task.close_stage(staged)
+    assert task.commit(batch=batch, attempt=1, plan=plan, ends=ends)
 
 
 def keys_of(number: int, tasks: int, count: int, prefix: bytes = b"key") -> list[bytes]:

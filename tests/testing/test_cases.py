@@ -84,7 +84,7 @@ def test_the_plugin_collects_folders_and_shows_the_difference(
     write(tmp_path / "good", COPY, [RECORD], [RESULT])
     write(tmp_path / "wrong", COPY, [RECORD], [{**RESULT, "key": 7}])
     write(tmp_path / "no_case", COPY, [RECORD])
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", f"--rootdir={tmp_path}", "-c", "/dev/null"]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:rollforward", f"--rootdir={tmp_path}", "-c", "/dev/null"]
     status = pytest.main([*options, str(tmp_path)], plugins=[_plugin()])
     shown = capsys.readouterr().out
     assert pytest.ExitCode.TESTS_FAILED == status

@@ -1,0 +1,172 @@
+"""Clones and going back of a deployed query of several tasks, its batches committed without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from pipelines import names
+from pipelines.clone import Cloned, clone
+from pipelines.deploy import DeployedQuery, deployed_queries
+from pipelines.metastore.embedded import deploy
+from pipelines.past import past_version
+from pipelines.plan import plan_hash
+from pipelines.registry import Registry
+from pipelines.rewind import rewind
+from pipelines.settings import Settings
+from statestore.batches import DONE, DRIVER, PLANNED, BatchesLog, DriverLog, Planned, Range, encode, encode_fields
+from statestore.config import KafkaConfig
+from statestore.errors import InvalidInput
+from statestore.kafka import Admin, GroupOffsets, Reader, Topic, TransactionalProducer
+from statestore.partitioner import task_of
+from statestore.snapshots.schedule import Snapshotter
+from statestore.snapshots.service import Snapshots
+from statestore.task import Task
+from tests.support.pipeline import settings_for
+from tests.support.task import ROCKS, commit_batch
+
+SQL = """CREATE STREAM s (a VARCHAR, n INT) WITH (kafka_topic = '{topic}', value_format = 'json');
+CREATE TABLE q AS SELECT a, COUNT(*) AS records FROM s GROUP BY a EMIT CHANGES;
+"""
+Model = dict[bytes, bytes]
+
+
+class Written:
+    """A deployed pipeline whose batches are committed by hand; `models` is its store after each."""
+
+    def __init__(self, kafka: str, name: str, home: Path) -> None:
+        self.settings: Settings = settings_for(home, kafka, tasks=2)
+        self.kafka = self.settings.kafka_config()
+        self.admin = Admin(self.kafka)
+        self.source: Topic = self.admin.create(f"{name}-in", partitions=1, settings={})
+        self.registry = Registry(self.settings.metastore)
+        deploy(SQL.format(topic=self.source.name), name, self.settings, self.registry)
+        self.row = self.registry.pipeline(name)
+        self.deployed: DeployedQuery = deployed_queries(self.row)[0]
+        self.models: list[Model] = []
+
+    def batch(self, changes: Model, *, snapshot: bool = False) -> None:
+        """Commit a batch of one source record; a task without rows commits nothing."""
+        batch, specs = len(self.models), self.deployed.task_specs(self.settings.states)
+        plan, config = plan_hash(self.deployed.query), self.settings.snapshot_config()
+        assert config is not None
+        epoch = self._driver({DRIVER: encode_fields(started_at=time.time(), plan=plan)})
+        for spec in specs:
+            mine = {key: value for key, value in changes.items() if task_of(key, spec.tasks) == spec.number}
+            task = Task(spec, epoch, self.kafka, ROCKS, transactions=True, snapshots=Snapshots(config))
+            task.open()
+            if mine:
+                commit_batch(task, batch, mine, plan=plan, ends={"0": batch + 1})
+            if snapshot and task.committed_batch >= 0:
+                Snapshotter(config, list).take(task)
+            task.close()
+        ranges = (Range(self.source.name, self.source.topic_id, 0, batch, batch + 1),)
+        self._driver({PLANNED: encode(Planned(batch, plan, ranges)), DONE: encode_fields(batch=batch)})
+        self.models.append({**(self.models[-1] if self.models else {}), **changes})
+
+    def _driver(self, records: Mapping[bytes, bytes]) -> int:
+        return self.drive(self.deployed, records)
+
+    def drive(self, deployed: DeployedQuery, records: Mapping[bytes, bytes]) -> int:
+        """Write as the query's driver."""
+        query = deployed.query
+        producer = TransactionalProducer(self.kafka, names.driver_id(deployed.pipeline, query.name))
+        producer.init()
+        producer.begin()
+        offsets: list[int] = []
+        for key, value in records.items():
+            producer.produce(
+                deployed.batches_topic, key=key, value=value, partition=query.tasks, on_offset=offsets.append
+            )
+        producer.flush()
+        producer.commit()
+        producer.close()
+        return offsets[0]
+
+    def content(self, deployed: DeployedQuery, batch: int | None = None) -> Model:
+        """All tasks' entries at a batch, without times."""
+        found: Model = {}
+        with past_version(deployed, self.settings, batch=batch) as version:
+            for spec in deployed.task_specs(self.settings.states):
+                found |= {key: value[8:] for key, value in version.task(spec).database.scan("q")}
+        return found
+
+    def log(self, deployed: DeployedQuery) -> DriverLog:
+        return BatchesLog(Reader(self.kafka), deployed.batches_topic, tasks=deployed.query.tasks).driver_log()
+
+    def group_offset(self, deployed: DeployedQuery) -> int:
+        group = GroupOffsets(self.kafka, names.group(deployed.pipeline, "q"))
+        return group.committed([(self.source.name, 0)])[self.source.name, 0][0]
+
+    def clone(self, name: str, **at: int | None) -> tuple[Cloned, DeployedQuery]:
+        at = {"batch": None, "at_ms": None, **at}
+        made = clone(self.row, name, self.settings, self.registry, **at)
+        return made[0], deployed_queries(self.registry.pipeline(name))[0]
+
+
+@pytest.fixture
+def written(kafka: str, unique: str, tmp_path: Path) -> Iterator[Written]:
+    """Four batches, a snapshot at the second; the third has rows of one task alone."""
+    written = Written(kafka, unique, tmp_path / "home")
+    written.batch({b"k%d" % n: b"0" for n in range(20)})
+    written.batch({b"k%d" % n: b"1" for n in range(10, 30)}, snapshot=True)
+    written.batch({b"k0": b"2"})
+    written.batch({b"k%d" % n: b"3" for n in range(5)})
+    yield written
+    written.registry.close()
+
+
+def send(config: KafkaConfig, topic: str, count: int) -> None:
+    producer = TransactionalProducer(config, f"{topic}-test")
+    producer.init()
+    producer.begin()
+    for _ in range(count):
+        producer.produce(topic, key=b"k", value=b"{}", partition=0)
+    producer.commit()
+    producer.close()
+
+
+def test_a_query_of_several_tasks_is_read_copied_and_brought_back(written: Written, unique: str) -> None:
+    original, models = written.deployed, written.models
+    assert models == [written.content(original, batch) for batch in range(4)]
+
+    # A clone holds the version, goes on where its input stood, and takes nothing of the original's.
+    before = written.log(original)
+    cloned, copy = written.clone(f"{unique}_copy", batch=2)
+    assert (2, len(models[2]), True) == (cloned.batch, cloned.keys, cloned.copied_now)
+    assert models[2] == written.content(copy)
+    assert (2, 3) == (written.log(copy).done, written.group_offset(copy))
+    assert not written.clone(f"{unique}_copy", batch=2)[0].copied_now
+    assert before == written.log(original)
+    newest, copy_of_newest = written.clone(f"{unique}_newest")
+    assert (3, models[3]) == (newest.batch, written.content(copy_of_newest))
+
+    # Back to the second batch, as the fifth; the ones before stay what they were.
+    went = rewind(original, written.settings, written.registry, batch=1, at_ms=None)
+    assert (1, 4, 5, 0) == (went.batch, went.as_batch, went.puts, went.deletes)
+    assert [*models, models[1]] == [written.content(original, batch) for batch in range(5)]
+    assert (4, 2) == (written.log(original).done, written.group_offset(original))
+
+
+def test_what_could_not_be_right_is_refused(written: Written, unique: str) -> None:
+    original = written.deployed
+    with pytest.raises(InvalidInput, match="name of its own"):
+        written.clone(unique)
+    other, _ = deploy(SQL.format(topic=written.source.name), f"{unique}_other", written.settings, written.registry)
+    written.drive(deployed_queries(other)[0], {DRIVER: encode_fields(started_at=0)})
+    with pytest.raises(InvalidInput, match="another pipeline of this name"):
+        written.clone(f"{unique}_other", batch=1)
+    # Records behind the batch are gone: the query could not run forward.
+    send(written.kafka, written.source.name, 4)
+    written.admin.trim(written.source.name, 0, before=3)
+    with pytest.raises(InvalidInput, match="were deleted"):
+        rewind(original, written.settings, written.registry, batch=1, at_ms=None)
+    # Another query reads the results.
+    reader = SQL.replace("CREATE TABLE q", "CREATE TABLE r").format(topic=original.query.output_topic)
+    deploy(reader, f"{unique}_reader", written.settings, written.registry)
+    with pytest.raises(InvalidInput, match="a second time"):
+        rewind(original, written.settings, written.registry, batch=3, at_ms=None)
+    assert written.models[3] == written.content(original, 3)
