@@ -159,6 +159,8 @@ class PipelineDriver:
         self._watcher.also_jvm(session.sparkContext._gateway)
         for driver in self._drivers:
             driver.use(session)
+        # Again: the JVM of a driver that was killed may have written until now.
+        self._sweep()
         log.info("spark is up and the tasks are open", pipeline=self.name)
         with ThreadPoolExecutor(max_workers=len(self._drivers)) as finishing:
             for finished in [finishing.submit(driver.finish_planned) for driver in self._drivers]:
@@ -264,8 +266,16 @@ class PipelineDriver:
         """Remove Spark's folders of drivers that were killed."""
         for folder in self._work.parent.glob(f"{self.name}-*"):
             pid = folder.name.rpartition("-")[2]
-            if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            if pid.isdigit() and not _runs(int(pid)):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process does something; one that nobody has reaped yet does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _log_folder(settings: Settings) -> Path:
