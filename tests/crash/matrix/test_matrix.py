@@ -10,7 +10,7 @@ import pytest
 from tests.crash.matrix.bench import Bench
 from tests.crash.matrix.run import run
 
-SHORT = ("kill-server", "server-dies-behind-a-staged-attempt", "kill-driver")
+SHORT = ("kill-server", "kill-driver")
 
 
 @pytest.mark.timeout(600)
