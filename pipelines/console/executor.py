@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pipelines.console import describe
 from pipelines.console.pull import plan_pull
 from pipelines.console.result import Result
-from pipelines.console.values import record_of
+from pipelines.console.values import insertable, record_of
 from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.metastore.decide import query_pipeline
 from pipelines.metastore.embedded import execute, refresh, want
@@ -170,9 +170,7 @@ class MetastoreExecutor:
     def _insert_values(self, statement: t.InsertValues) -> Result:
         refresh(self._settings)
         with self._catalogue() as catalogue:
-            relation = require(catalogue, statement.name)
-        if relation.query and relation.kind == t.TABLE:
-            raise Refusal(statement.name.at, f"{relation.name} is filled by {relation.query}")
+            relation = insertable(statement, catalogue)
         key, value, time_ms = record_of(statement, relation)
         producer = TransactionalProducer(self._settings.kafka_config(), f"rollforward-insert-{uuid.uuid4()}")
         try:

@@ -9,11 +9,11 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from pipelines.plan import Column
-from pipelines.sql.catalogue import Relation
+from pipelines.sql.catalogue import Catalogue, Relation, require
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.names import ROWTIME
 from pipelines.sql.nodes import Node, Null, Number, Sign, Text, Truth, unwrapped
-from pipelines.sql.tree import InsertValues
+from pipelines.sql.tree import TABLE, InsertValues
 from pipelines.sql.types import parse_type
 
 SIMPLE = ("boolean", "int", "bigint", "double", "string", "decimal")
@@ -47,6 +47,14 @@ def _number(node: Node) -> int | float | Decimal:
             raise Refusal(node.at, f"{node.text[:50]} is too large for a double")
         return number
     return Decimal(node.text) if "." in node.text else int(node.text)
+
+
+def insertable(statement: InsertValues, catalogue: Catalogue) -> Relation:
+    """The stream or table that the record goes to. Refuses a table that a query fills."""
+    relation = require(catalogue, statement.name)
+    if relation.query and relation.kind == TABLE:
+        raise Refusal(statement.name.at, f"{relation.name} is filled by {relation.query}")
+    return relation
 
 
 def record_of(statement: InsertValues, relation: Relation) -> tuple[bytes | None, bytes, int]:

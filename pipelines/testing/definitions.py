@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipelines import names
+from pipelines.console.values import insertable, record_of
 from pipelines.metastore.command import Change
 from pipelines.metastore.decide import decide
 from pipelines.metastore.relations import SnapshotCatalogue
@@ -18,6 +19,7 @@ from pipelines.sql import Parsed, SqlError
 from pipelines.sql import tree as t
 from pipelines.sql.catalogue import Relation
 from pipelines.sql.error import Refusal, locate
+from pipelines.testing.topics import Stored
 
 TASKS = 1
 
@@ -80,11 +82,12 @@ class EveryTopic:
 
 
 class Definitions:
-    """What the statements so far have defined."""
+    """What the statements so far have defined, and the records that they have `inserted`."""
 
     def __init__(self) -> None:
         self._memory = Memory()
         self._world = EveryTopic()
+        self.inserted: list[tuple[str, Stored]] = []
         self.catalogue = SnapshotCatalogue(self._memory)
 
     def execute(self, parsed: Parsed) -> None:
@@ -101,6 +104,8 @@ class Definitions:
                 for each in [query] if query is not None else [name.upper() for name in self._memory.names("pipeline")]:
                     self._stop(each)
                     self._decide(f"TERMINATE `{each}`")
+            case t.InsertValues() as statement:
+                self._insert(parsed, statement)
             case t.Define() | t.SetProperty() | t.Show() | t.Describe():
                 pass
             case statement:
@@ -114,6 +119,15 @@ class Definitions:
 
     def _accepted(self, text: str) -> tuple[Change, ...]:
         return decide(sql_statement(text), self._memory, self._world).changes
+
+    def _insert(self, parsed: Parsed, statement: t.InsertValues) -> None:
+        """Keep the record, by its topic; the run puts it before the case's input."""
+        try:
+            relation = insertable(statement, self.catalogue)
+            key, value, time_ms = record_of(statement, relation)
+        except Refusal as refusal:
+            raise _refused(parsed, refusal) from None
+        self.inserted.append((relation.source.topic, Stored(key, value, time_ms)))
 
     def _stop(self, query: str) -> None:
         """A query that shall end must not be wanted any more, as the console sees to."""

@@ -92,6 +92,8 @@ def _run(case: Case, spark: Session) -> tuple[dict[str, Topic], dict[str, int]]:
     for parsed in parse_script(case.statements):
         definitions.execute(parsed)
     topics = topics_of(_sources(definitions))
+    for name, stored in definitions.inserted:
+        topics[name].records.append(stored)
     for record in case.inputs:
         topic = topics.get(record.topic) or topics.setdefault(record.topic, Topic(Source("", record.topic, "json", ())))
         topic.put(record)
