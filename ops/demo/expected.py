@@ -27,7 +27,7 @@ def carrier_delays(flights: pd.DataFrame) -> Rows:
         (carrier,): {
             "FLIGHTS": int(number),
             "DEPARTED": int(departed),
-            "MEAN_DELAY": _ratio(total, departed),
+            "MEAN_DELAY": _mean(total, departed),
             "WORST_DELAY": _whole(worst),
             "BEST_DELAY": _whole(best),
             "LATE": int(late),
@@ -42,7 +42,7 @@ def route_days(flights: pd.DataFrame) -> Rows:
     """Flights and arrival delays of every route on every day."""
     by = flights.groupby(["origin", "dest", "year", "month", "day"])["arr_delay"]
     return {
-        key: {"FLIGHTS": int(size), "MEAN_ARR_DELAY": _ratio(total, count), "WORST_ARR_DELAY": _whole(worst)}
+        key: {"FLIGHTS": int(size), "MEAN_ARR_DELAY": _mean(total, count), "WORST_ARR_DELAY": _whole(worst)}
         for key, size, count, total, worst in by.agg(["size", "count", "sum", "max"]).itertuples()
     }
 
@@ -52,8 +52,13 @@ def _whole(value: float) -> int | None:
     return None if math.isnan(value) else int(value)
 
 
+def _mean(total: float, count: int) -> float:
+    """What AVG gives: the mean of nothing is 0, as in ksqlDB."""
+    return _ratio(total, count) or 0.0
+
+
 def _ratio(total: float, count: int) -> float | None:
-    """A whole total by a count. Both are far below 2^53, so the one rounding is that of the division."""
+    """A whole total by a count, nothing by zero. Both are far below 2^53, so the one rounding is that of the division."""
     return int(total) / int(count) if count else None
 
 

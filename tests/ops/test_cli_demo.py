@@ -35,13 +35,13 @@ def test_expected_leaves_cancelled_flights_out_of_delays() -> None:
         "LATE_SHARE": 0.5,
         "TOTAL_DISTANCE": 300,
     } == rows[("UA",)]
-    assert (None, None, 0) == tuple(rows[("9E",)][name] for name in ("MEAN_DELAY", "LATE_SHARE", "LATE"))
+    assert (0.0, None, 0) == tuple(rows[("9E",)][name] for name in ("MEAN_DELAY", "LATE_SHARE", "LATE"))
 
 
 def test_expected_routes_are_by_day() -> None:
     assert {
         ("EWR", "IAH", 2013, 1, 2): {"FLIGHTS": 3, "MEAN_ARR_DELAY": 1.5, "WORST_ARR_DELAY": 2},
-        ("JFK", "LAX", 2013, 1, 2): {"FLIGHTS": 1, "MEAN_ARR_DELAY": None, "WORST_ARR_DELAY": None},
+        ("JFK", "LAX", 2013, 1, 2): {"FLIGHTS": 1, "MEAN_ARR_DELAY": 0.0, "WORST_ARR_DELAY": None},
     } == expected.route_days(some_flights())
 
 

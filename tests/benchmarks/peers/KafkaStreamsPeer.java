@@ -199,8 +199,8 @@ public final class KafkaStreamsPeer {
     long worst = Long.MIN_VALUE;
     long best = Long.MAX_VALUE;
 
-    public Double getMEAN_DELAY() {
-      return DEPARTED == 0 ? null : (Double) ((double) sum / DEPARTED);
+    public double getMEAN_DELAY() {
+      return DEPARTED == 0 ? 0.0 : (double) sum / DEPARTED;
     }
 
     public Double getLATE_SHARE() {
@@ -257,8 +257,8 @@ public final class KafkaStreamsPeer {
     long sum;
     long worst = Long.MIN_VALUE;
 
-    public Double getMEAN_ARR_DELAY() {
-      return arrived == 0 ? null : (Double) ((double) sum / arrived);
+    public double getMEAN_ARR_DELAY() {
+      return arrived == 0 ? 0.0 : (double) sum / arrived;
     }
 
     public Long getWORST_ARR_DELAY() {

@@ -82,7 +82,7 @@ def delays_row(state: list[Any]) -> Value:
         "DEPARTED": departed,
         "LATE": late,
         "TOTAL_DISTANCE": distance,
-        "MEAN_DELAY": total / departed if departed else None,
+        "MEAN_DELAY": total / departed if departed else 0.0,
         "LATE_SHARE": late / departed if departed else None,
         "WORST_DELAY": worst,
         "BEST_DELAY": best,
@@ -91,7 +91,7 @@ def delays_row(state: list[Any]) -> Value:
 
 def route_day_row(state: list[Any]) -> Value:
     n, arrived, total, worst = state
-    return {"FLIGHTS": n, "MEAN_ARR_DELAY": total / arrived if arrived else None, "WORST_ARR_DELAY": worst}
+    return {"FLIGHTS": n, "MEAN_ARR_DELAY": total / arrived if arrived else 0.0, "WORST_ARR_DELAY": worst}
 
 
 def folded(fold: Fold, row: Callable[[list[Any]], Value]) -> Callable[[Value, State], Value]:

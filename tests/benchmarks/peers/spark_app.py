@@ -103,14 +103,14 @@ def flights(rows: DataFrame) -> dict[str, DataFrame]:
         f.count("dep_delay").alias("DEPARTED"),
         late.alias("LATE"),
         f.sum("distance").alias("TOTAL_DISTANCE"),
-        f.avg("dep_delay").alias("MEAN_DELAY"),
+        f.coalesce(f.avg("dep_delay"), f.lit(0.0)).alias("MEAN_DELAY"),
         (late / f.count("dep_delay")).alias("LATE_SHARE"),
         f.max("dep_delay").alias("WORST_DELAY"),
         f.min("dep_delay").alias("BEST_DELAY"),
     )
     routes = rows.groupBy(f.concat_ws(":", "origin", "dest", "year", "month", "day").alias("key")).agg(
         f.count("*").alias("FLIGHTS"),
-        f.avg("arr_delay").alias("MEAN_ARR_DELAY"),
+        f.coalesce(f.avg("arr_delay"), f.lit(0.0)).alias("MEAN_ARR_DELAY"),
         f.max("arr_delay").alias("WORST_ARR_DELAY"),
     )
     return {"carrier_delays": carriers, "route_days": routes}
