@@ -148,6 +148,7 @@ def test_one_trouble_is_one_run_whatever_restarts(
     record = process.read_record(monitoring.record(ALERTMANAGER))
     assert record is not None
     os.kill(record.pid, signal.SIGKILL)
+    await_("its end", lambda: not process.is_alive(record))
     assert [ALERTMANAGER] == monitoring.start(watched)
     assert not tick(instance).run_requests
     await_("the alert after the restart", lambda: requests.get(f"{url}/api/v2/alerts", timeout=5).json())

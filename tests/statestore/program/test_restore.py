@@ -98,7 +98,11 @@ def test_after_a_clean_close_only_memory_is_restored(start: Start, feed: Input) 
     again = start(listener=told)
     expected = dict.fromkeys((*program.of, "windows", "cached"), Way.NOTHING.value)
     assert {**expected, "memory": Way.FULL_REPLAY.value} == ways(again)
-    assert [("start", "memory", 0), ("batch", "memory", 30), ("end", "memory", 30)] == told.events
+    first, *batches, last = told.events
+    assert (("start", "memory", 0), ("end", "memory", 30)) == (first, last)
+    # Kafka decides in how many batches the records come.
+    assert {("batch", "memory")} == {(event, store) for event, store, _ in batches}
+    assert 30 == sum(records for _, _, records in batches)
 
 
 def test_a_suspended_restore_goes_on_where_it_was(start: Start, feed: Input, config: StreamConfig) -> None:
@@ -110,11 +114,14 @@ def test_a_suspended_restore_goes_on_where_it_was(start: Start, feed: Input, con
     told = Told(suspend_after=1)
     with pytest.raises(Unavailable):
         start(of=("indexed",), listener=told)
-    assert [("start", "indexed", 0), ("batch", "indexed", 30), ("suspended", "indexed", 30)] == told.events
+    restored = told.events[1][2]
+    assert [("start", "indexed", 0), ("batch", "indexed", restored), ("suspended", "indexed", restored)] == told.events
     told = Told()
     again = start(of=("indexed",), listener=told)
-    # The first store has all of its records; the others have not begun yet.
-    assert [("windows", 0), ("cached", 0)] == [(store, at) for event, store, at in told.events if event == "start"]
+    begun = {store: at for event, store, at in told.events if event == "start"}
+    # The others have not begun yet; the first goes on, unless Kafka gave all of its records at once.
+    assert (0, 0) == (begun.pop("windows"), begun.pop("cached"))
+    assert (["indexed"] if restored < 30 else []) == [store for store, at in begun.items() if at > 0]
     assert feed.expected(again) == again.content()
 
 
