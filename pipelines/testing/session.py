@@ -21,9 +21,17 @@ SMALL = {
 }
 
 
-@cache
 def small_session(java_home: Path | None) -> SparkSession:
-    """The session, started at the first call."""
+    """The session, started at the first call, and again if somebody in this process has stopped Spark meanwhile."""
+    session = _started(java_home)
+    if session.sparkContext._jsc is None:
+        _started.cache_clear()
+        session = _started(java_home)
+    return session
+
+
+@cache
+def _started(java_home: Path | None) -> SparkSession:
     from pipelines.engine.spark import start_session
 
     settings = Settings(java_home=java_home, spark_master="local[1]", spark_conf=SMALL, spark_driver_memory="512m")

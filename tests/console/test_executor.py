@@ -90,7 +90,7 @@ def test_a_session_from_definitions_to_rows(sql: Shell, settings: Settings, kafk
         sql("CREATE STREAM @in (a INT) WITH (kafka_topic='@in', value_format='json');")
     told = sql.result("CREATE STREAM IF NOT EXISTS @in (a INT) WITH (kafka_topic='@in', value_format='json');")
     assert "exists already" in told.message
-    with pytest.raises(SqlError, match="used by queries"):
+    with pytest.raises(SqlError, match="changed, missing or reordered"):
         sql("CREATE OR REPLACE STREAM @in (a INT) WITH (kafka_topic='@in', value_format='json');")
 
     # Rows, with a variable, and as a driver that runs to the end makes results of them.

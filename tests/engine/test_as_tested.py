@@ -27,7 +27,7 @@ CREATE STREAM p WITH (kafka_topic='{topic}-p', key_format='kafka', value_format=
 CREATE TABLE c WITH (kafka_topic='{topic}-c', emit='every-record', partitions=1) AS
   SELECT b, COUNT(*) AS n, MAX(at) AS newest, COLLECT_LIST(v->n) AS all FROM s GROUP BY b;
 CREATE TABLE t (k STRING PRIMARY KEY, n INT) WITH (kafka_topic='{topic}-t', value_format='delimited');
-CREATE TABLE u WITH (kafka_topic='{topic}-u') AS SELECT k, n + 1 AS n FROM t WHERE n > 0;
+CREATE TABLE u WITH (kafka_topic='{topic}-u', emit='every-record') AS SELECT k, n + 1 AS n FROM t WHERE n > 0;
 """
 
 
@@ -75,4 +75,8 @@ def test_a_pipeline_gives_what_the_test_of_its_statements_gives(settings: Settin
     assert {f"{unique}-{name}" for name in "opcu"} == set(expected)
     for topic, stored in expected.items():
         found = [(m.key(), m.value(), m.timestamp()[1]) for m in read_topic(kafka, topic)]
-        assert [(record.key, record.value, record.time_ms) for record in stored] == found, Path(topic).name
+        expected_rows = [(record.key, record.value, record.time_ms) for record in stored]
+        if topic.endswith("-c"):
+            # Its keys are of several tasks here and of one in a test: only each key's results have an order.
+            expected_rows, found = (sorted(rows, key=lambda row: row[0]) for rows in (expected_rows, found))
+        assert expected_rows == found, Path(topic).name
