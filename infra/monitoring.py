@@ -20,6 +20,7 @@ from infra import ports, process, tools
 from infra.files import read_json, write_atomic, write_json
 from infra.process import ProcessSpec
 
+PORT_WAIT_S = 5.0
 PROMETHEUS, ALERTMANAGER = "prometheus", "alertmanager"
 START_TIMEOUT_S = 30.0
 STOP_GRACE_S = 5.0
@@ -105,7 +106,8 @@ class Monitoring:
     def _choose_ports(self, missing: list[str]) -> dict[str, Any]:
         chosen: dict[str, Any] = {name: self.port(name) for name in (PROMETHEUS, ALERTMANAGER)}
         for name in missing:
-            if chosen[name] is None or not ports.is_free(chosen[name]):
+            # Prometheus knows Alertmanager by its port, and links know both: a moment's wait keeps it.
+            if chosen[name] is None or not ports.comes_free(chosen[name], timeout_s=PORT_WAIT_S):
                 chosen[name] = ports.free_port(avoid=[port for port in chosen.values() if port])
         return chosen
 

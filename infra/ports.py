@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import socket
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ HOST = "127.0.0.1"
 PORT_MIN = 20_000
 PORT_MAX = 29_999
 TRIES_MAX = 200
+POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,16 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def comes_free(port: int, *, timeout_s: float) -> bool:
+    """Whether the port is free within the time: a killed server holds it until its last thread has ended."""
+    deadline = time.monotonic() + timeout_s
+    while not is_free(port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 def free_port(*, avoid: Collection[int] = ()) -> int:
