@@ -84,9 +84,18 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
     # Ten rounds without input: an idle pipeline commits nothing.
     admin, topics = Admin(pipeline.settings.kafka_config()), {"totals": 4, "totals-changelog": 4, "totals-batches": 5}
-    before = [admin.ends(f"{pipeline.name}-{name}", partitions=count) for name, count in topics.items()]
+
+    def ends() -> list[dict[int, int]]:
+        return [admin.ends(f"{pipeline.name}-{name}", partitions=count) for name, count in topics.items()]
+
+    def stable_ends() -> list[dict[int, int]]:
+        return [admin.stable_ends(f"{pipeline.name}-{name}", partitions=count) for name, count in topics.items()]
+
+    # The broker ends a transaction after it has answered its commit.
+    pipeline.await_("every transaction has ended", lambda: ends() == stable_ends())
+    before = ends()
     time.sleep(10 * pipeline.settings.batch_interval_s)
-    assert before == [admin.ends(f"{pipeline.name}-{name}", partitions=count) for name, count in topics.items()]
+    assert before == ends()
     (jvm,) = [child for child in psutil.Process(process.pid).children() if child.name() == "java"]
     for worker in jvm.children(recursive=True):
         worker.suspend()
