@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines import names
+from pipelines.engine.job import uncounted
 from pipelines.engine.jobs import job_of
-from pipelines.engine.projection import ProjectionJob
 from pipelines.plan import Query
 
 _RECORDS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
@@ -40,22 +40,13 @@ def explain_rows(query: Query, pipeline: str) -> list[tuple[str, str]]:
 def spark_plan(query: Query, session: SparkSession) -> str:
     """The physical plan of a batch, as Spark formats it. Computes nothing."""
     records = session.createDataFrame([], _RECORDS)
-    job = job_of(query)
-    if isinstance(job, ProjectionJob):
-        frame = job.frame(records, count=_uncounted, write=_nothing)
-    else:
-        frame = job.frame(records, count=_uncounted, read=_nothing, write=_nothing)
-    return _explained(frame)
+    return _explained(job_of(query).frame(records, count=uncounted, read=_nothing, write=_nothing))
 
 
 def _explained(frame: DataFrame) -> str:
     context = frame.sparkSession.sparkContext
     assert context._jvm is not None
     return str(context._jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "formatted")).strip()
-
-
-def _uncounted(*_counts: int) -> None:
-    return None
 
 
 def _nothing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

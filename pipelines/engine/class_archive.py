@@ -24,6 +24,7 @@ import structlog
 from pyspark.sql import SparkSession
 
 from pipelines.engine.batch import BatchJob
+from pipelines.engine.job import drained, uncounted
 from pipelines.engine.spark import start_session
 from pipelines.settings import Settings, load_settings
 from pipelines.sql import parse_pipeline
@@ -77,15 +78,11 @@ def train(session: SparkSession) -> None:
             names = [*batch.schema.names, *(str(number) for number in range(len(added)))]
             yield pa.RecordBatch.from_arrays([*batch.columns, *added], names=names)
 
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            yield from ()
-
     frame = session.range(8).selectExpr("id AS value", "current_timestamp() AS timestamp")
     value = """CAST('{"name":"a","amount":1,"price":2.5}' AS BINARY) AS value"""
     key, place = "CAST(NULL AS BINARY) AS key", ("'training' AS topic", "0 AS partition", "value AS offset")
     records = frame.selectExpr(key, value, *place, "timestamp")
-    job.frame(records, count=lambda *_: None, read=read, write=write).collect()
+    job.frame(records, count=uncounted, read=read, write=drained).collect()
 
 
 def main() -> None:

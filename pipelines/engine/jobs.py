@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pipelines.engine.batch import BatchJob
+from pipelines.engine.job import Job
 from pipelines.engine.ordered import OrderedJob
 from pipelines.engine.projection import ProjectionJob
 from pipelines.plan import Query
-
-Job = BatchJob | OrderedJob | ProjectionJob
 
 
 def job_of(query: Query) -> Job:

@@ -8,11 +8,15 @@ from merged parts, or from stored ones where HAVING asks what was. No name of a 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pipelines.engine.encode import key_fields_bytes, value_bytes
 from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, GroupKey, Query
 from pipelines.sql.types import parse_type
 from statestore.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,11 @@ class MergeSql:
         dead = f"CASE WHEN __error IS NOT NULL OR __key IS NULL THEN {DEAD.format(reason=reason)} END"
         return [f"CASE WHEN __error IS NULL THEN {key} END AS __key", dead]
 
+    def with_keys(self, decoded: DataFrame) -> DataFrame:
+        """The rows to aggregate, with their `__key` and `__dead`."""
+        key, dead = self.keyed()
+        return decoded.where(self.filter()).selectExpr("*", key).selectExpr("*", f"{dead} AS __dead")
+
     def grouped(self) -> list[str]:
         """Aggregates per key over a batch: time, group keys and parts."""
         keys = [f"first({key.expression}) AS `{key.name}`" for key in self.query.group_by]
@@ -132,6 +141,12 @@ class MergeSql:
             *keys,
             *(f"CAST({part.partial} AS {part.type}) AS `{PARTIAL}{part.name}`" for part in self.parts),
         ]
+
+    def results(self, merged: DataFrame) -> DataFrame:
+        """What READ gave, as the rows that WRITE takes."""
+        for columns in self.steps():
+            merged = merged.selectExpr(*columns)
+        return merged
 
     def steps(self) -> list[list[str]]:
         """Select lists from READ to WRITE, each over the one before."""

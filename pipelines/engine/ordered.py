@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from pipelines.engine.batch import Counts, StagedBatch, drained, plain_columns, staged, uncounted
+from pipelines.engine.batch import plain_columns
 from pipelines.engine.decode import Count, Reasons, decoded_ddl, decoder, with_columns
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, ordered, writer
+from pipelines.engine.job import Job
 from pipelines.engine.merge import DROPPED, STREAM_TIME, MergeSql
 from pipelines.engine.record_order import RecordOrder
 from pipelines.engine.records import COLUMNS, offsets, partitions
 from pipelines.plan import Query
 
 
-class OrderedJob:
-    """The job of one plan. Made once, run for every batch."""
+class OrderedJob(Job):
+    """Of a plan that takes its rows one after the other."""
 
     def __init__(self, query: Query) -> None:
-        self.query = query
+        super().__init__(query)
         self.order = RecordOrder(query)
         self._sql = MergeSql(query)
 
@@ -32,15 +33,7 @@ class OrderedJob:
         decode = with_columns(decoder(source, plain_columns(self.query), count, refused), place)
         ddl = f"{decoded_ddl(source)}, __partition int, __offset bigint"
         decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, ddl)
-        key, dead = self._sql.keyed()
-        keyed = decoded.where(self._sql.filter()).selectExpr("*", key).selectExpr("*", f"{dead} AS __dead")
-        return keyed.selectExpr(*self.order.inputs())
-
-    def results(self, rows: DataFrame) -> DataFrame:
-        """What `RecordOrder` gives, with token and figures, as the rows that WRITE takes."""
-        for columns in self._sql.steps():
-            rows = rows.selectExpr(*columns)
-        return rows
+        return self._sql.with_keys(decoded).selectExpr(*self.order.inputs())
 
     def frame(
         self,
@@ -55,17 +48,8 @@ class OrderedJob:
         # Spark hashes (key, null) as it hashes the key, and a dead letter, which has no key, by itself.
         shuffled = self.inputs(records, count=count, refused=refused).repartition(self.query.tasks, "__key", "__dead")
         ddl = f"{self.order.ddl()}, __token bigint, {STREAM_TIME} bigint, {DROPPED} bigint"
-        return self.results(shuffled.mapInArrow(read, ddl)).mapInArrow(write, RESULT_DDL)
+        return self._sql.results(shuffled.mapInArrow(read, ddl)).mapInArrow(write, RESULT_DDL)
 
-    def run(self, records: DataFrame, exchange: Exchange, refused: Reasons | None = None) -> StagedBatch:
-        """Stage the batch; `refused` become dead letters. Raises what Spark raises; then nothing may be committed."""
-        context = records.sparkSession.sparkContext
-        counts = Counts(*(context.accumulator(0) for _ in range(3)))
+    def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
         names = [part.name for part in self._sql.parts]
-        read, write = ordered(exchange, self.order), writer(exchange, names, self.order.types)
-        return staged(self.frame(records, count=counts.add, read=read, write=write, refused=refused), counts)
-
-    def try_out(self, records: DataFrame, exchange: Exchange, refused: Reasons) -> None:
-        """Compute everything and stage nothing. Raises what Spark raises."""
-        read = ordered(exchange, self.order)
-        self.frame(records, count=uncounted, read=read, write=drained, refused=refused).collect()
+        return ordered(exchange, self.order), writer(exchange, names, self.order.types)

@@ -15,13 +15,12 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
-from pipelines.engine.batch import Counts, StagedBatch, drained, staged, uncounted
 from pipelines.engine.decode import NULL_VALUE, Count, Decoder, Reasons, decoded_ddl, decoder, with_columns
 from pipelines.engine.encode import value_bytes
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, result
+from pipelines.engine.job import Job, drained
 from pipelines.engine.merge import DEAD, key_bytes
 from pipelines.engine.records import COLUMNS, partitions
-from pipelines.plan import Query
 from statestore.client import StoreClient, Writing
 from statestore.errors import InvalidConfig, InvariantBroken
 from statestore.staging import SCHEMA
@@ -30,17 +29,15 @@ from statestore.staging import SCHEMA
 _FAILED = f"__error IS NOT NULL AND __error <> '{NULL_VALUE}'"
 
 
-class ProjectionJob:
-    """The job of one stateless plan. Made once, run for every batch."""
-
-    def __init__(self, query: Query) -> None:
-        self.query = query
+class ProjectionJob(Job):
+    """Of a stateless plan: it has no READ."""
 
     def frame(
         self,
         records: DataFrame,
         *,
         count: Count,
+        read: ArrowFunction,
         write: ArrowFunction,
         refused: Reasons | None = None,
     ) -> DataFrame:
@@ -76,16 +73,8 @@ class ProjectionJob:
         keys = [f"`{column.name}` IS NOT NULL" for column in self.query.source.columns if column.key]
         return " AND ".join(keys) or "true"
 
-    def run(self, records: DataFrame, exchange: Exchange, refused: Reasons | None = None) -> StagedBatch:
-        """Stage the batch; `refused` become dead letters. Raises what Spark raises; then nothing may be committed."""
-        context = records.sparkSession.sparkContext
-        counts = Counts(*(context.accumulator(0) for _ in range(3)))
-        frame = self.frame(records, count=counts.add, write=stager(exchange), refused=refused)
-        return staged(frame, counts)
-
-    def try_out(self, records: DataFrame, exchange: Exchange, refused: Reasons) -> None:
-        """Compute everything and stage nothing. Raises what Spark raises."""
-        self.frame(records, count=uncounted, write=drained, refused=refused).collect()
+    def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
+        return drained, stager(exchange)
 
     def _emitted(self) -> list[str]:
         """Key, dead letter, task, time and value, which WRITE takes by name."""

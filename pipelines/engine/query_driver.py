@@ -27,10 +27,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines.deploy import DeployedQuery
-from pipelines.engine.batch import StagedBatch
 from pipelines.engine.exchange import Exchange
 from pipelines.engine.isolate import by_place, cause_of, data_error, find_refused
-from pipelines.engine.jobs import Job, job_of
+from pipelines.engine.job import Job, StagedBatch
+from pipelines.engine.jobs import job_of
 from pipelines.engine.journal import Journal
 from pipelines.engine.pace import Bounds, Pace, shares
 from pipelines.engine.servers import StoreServers

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine.decode import decoder, with_columns
+from pipelines.engine.job import uncounted
 from pipelines.engine.merge import MergeSql
 from pipelines.engine.projection import ProjectionJob
 from pipelines.engine.record_order import NO_TIME, RecordOrder
@@ -49,7 +50,7 @@ def _decoded(query: Query, topic: Topic) -> pa.Table:
         times=pa.array([record.time_ms for record in stored], pa.int64()),
     )
     place = {"__partition": partitions, "__offset": offsets}
-    decode = with_columns(decoder(query.source, None, lambda *_: None), place)
+    decode = with_columns(decoder(query.source, None, uncounted), place)
     return pa.Table.from_batches(decode([batch]))
 
 
@@ -61,18 +62,13 @@ def _projected(query: Query, frame: DataFrame) -> Iterator[Stored]:
 
 def _aggregated(query: Query, frame: DataFrame, spark: SparkSession) -> Iterator[Stored]:
     sql, order = MergeSql(query), RecordOrder(query)
-    key, dead = sql.keyed()
-    keyed = frame.where(sql.filter()).selectExpr("*", key).selectExpr("*", f"{dead} AS __dead")
-    rows = keyed.where("__dead IS NULL").selectExpr(*order.inputs())
+    rows = sql.with_keys(frame).where("__dead IS NULL").selectExpr(*order.inputs())
     taken = order.rows(_collected(rows), _no_states, NO_TIME).rows
     if not taken.num_rows:
         return
     for name, kind in (("__token", pa.int64()), ("__stream_time", pa.int64()), ("__dropped", pa.int64())):
         taken = taken.append_column(name, pa.nulls(taken.num_rows, kind))
-    results = _local(taken, spark)
-    for columns in sql.steps():
-        results = results.selectExpr(*columns)
-    for row in results.collect():
+    for row in sql.results(_local(taken, spark)).collect():
         if row["__emit"]:
             yield _result(query, bytes(row["__key"]), _plain(row["__value"]), row["__time"])
 

@@ -1,0 +1,105 @@
+"""What the ways to run a plan's batches have in common: one Spark job that stages a batch, or only tries it out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import Accumulator
+from pyspark.sql import DataFrame, Row
+
+from pipelines.engine.decode import Count, Reasons
+from pipelines.engine.exchange import ArrowFunction, Exchange
+from pipelines.plan import Query
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One task's staged attempt: what the driver may commit. `dropped` counts windows that records came too late for."""
+
+    task: int
+    attempt: int
+    rows: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class StagedBatch:
+    """What a successful job has read and staged. `bad_records` did not decode; `read_bytes` are those of all values."""
+
+    records: int
+    bad_records: int
+    results: tuple[TaskResult, ...]
+    read_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counters that Spark adds up over the tasks of one job."""
+
+    records: Accumulator[int]
+    bad: Accumulator[int]
+    read_bytes: Accumulator[int]
+
+    @classmethod
+    def of(cls, records: DataFrame) -> Counts:
+        """New ones, for a job over these records."""
+        context = records.sparkSession.sparkContext
+        return cls(context.accumulator(0), context.accumulator(0), context.accumulator(0))
+
+    def add(self, records: int, bad: int, read_bytes: int) -> None:
+        """Count one Arrow batch."""
+        self.records.add(records)
+        self.bad.add(bad)
+        self.read_bytes.add(read_bytes)
+
+    def staged(self, rows: list[Row]) -> StagedBatch:
+        """The result of a job, from its rows of `RESULT_DDL`."""
+        results = tuple(TaskResult(row.task, row.attempt, row.rows, row.dropped) for row in rows)
+        return StagedBatch(self.records.value, self.bad.value, results, self.read_bytes.value)
+
+
+class Job(ABC):
+    """The job of one plan. Made once, run for every batch."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+
+    @abstractmethod
+    def frame(
+        self,
+        records: DataFrame,
+        *,
+        count: Count,
+        read: ArrowFunction,
+        write: ArrowFunction,
+        refused: Reasons | None = None,
+    ) -> DataFrame:
+        """The whole batch as one frame, READ and WRITE in their places. Nothing runs yet."""
+
+    @abstractmethod
+    def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
+        """READ and WRITE of a batch with the store servers."""
+
+    def run(self, records: DataFrame, exchange: Exchange, refused: Reasons | None = None) -> StagedBatch:
+        """Stage the batch; `refused` become dead letters. Raises what Spark raises; then nothing may be committed."""
+        counts = Counts.of(records)
+        read, write = self.exchanged(exchange)
+        return counts.staged(self.frame(records, count=counts.add, read=read, write=write, refused=refused).collect())
+
+    def try_out(self, records: DataFrame, exchange: Exchange, refused: Reasons) -> None:
+        """Compute everything and stage nothing. Raises what Spark raises."""
+        read, _ = self.exchanged(exchange)
+        self.frame(records, count=uncounted, read=read, write=drained, refused=refused).collect()
+
+
+def uncounted(*_counts: int) -> None:
+    """Counts nothing: of a trial, or of a plan that is only shown."""
+
+
+def drained(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """WRITE of a trial: takes every row and stages none."""
+    for _ in batches:
+        yield from ()
