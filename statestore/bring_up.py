@@ -11,22 +11,25 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import structlog
 
-from statestore.config import TaskSpec
+from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import DataCorrupted, InvalidConfig, RollforwardError, Unavailable
 from statestore.failpoints import reach
+from statestore.folders import take_place, unfinished
 from statestore.kafka import Reader
 from statestore.listener import RestoreListener
 from statestore.objects.base import ObjectMissing
 from statestore.planning.facts import Found
 from statestore.planning.plan import RecoveryPlan, Way, plan_recovery
 from statestore.planning.rates import save_rates
+from statestore.rebuild import is_worth_it, rebuild
 from statestore.recovery import replay, require_no_records
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository
-from statestore.snapshots.restore import restore_snapshot, unfinished
+from statestore.snapshots.restore import restore_snapshot
 from statestore.version import TaskDatabase, wipe
 
 log = structlog.get_logger()
@@ -51,12 +54,14 @@ class BringUp:
         reader: Reader,
         repository: Repository | None,
         open_database: Open,
+        rocks: RocksConfig,
         listener: RestoreListener,
     ) -> None:
         self._spec = spec
         self._reader = reader
         self._repository = repository
         self._open = open_database
+        self._rocks = rocks
         self._listener = listener
         self.pin_life_s = 3_600.0
         self._database: TaskDatabase | None = None
@@ -70,6 +75,8 @@ class BringUp:
         self._drop_ahead(found)
         while True:
             plan = plan_recovery(self._spec, found)
+            if is_worth_it(plan):
+                return self._rebuild(plan, found)
             if plan.way is not Way.SNAPSHOT:
                 self._keep_or_begin(plan)
                 break
@@ -109,19 +116,33 @@ class BringUp:
             return BroughtUp(self._database, plan, 0)
         started = time.monotonic()
         records = replay(plan, self._spec, self._reader, self._database, found.position, self._listener)
-        seconds = time.monotonic() - started
+        self._require_in_time(found, time.monotonic() - started, self._spec.folder)
+        save_rates(self._spec.folder.parent, found.rates.with_replay(records, time.monotonic() - started))
+        return BroughtUp(self._database, plan, records)
+
+    def _rebuild(self, plan: RecoveryPlan, found: Found) -> BroughtUp:
+        """Replay everything into a new folder and put it in the place of the local store."""
+        assert found.position is not None
+        started = time.monotonic()
+        records = rebuild(plan, self._spec, self._reader, self._rocks, found.position, self._listener)
+        self._require_in_time(found, time.monotonic() - started, unfinished(self._spec.folder))
+        self._close()
+        take_place(self._spec.folder, points="rebuild")
+        self._database = self._open()
+        save_rates(self._spec.folder.parent, found.rates.with_rebuild(records, time.monotonic() - started))
+        return BroughtUp(self._database, plan, records)
+
+    def _require_in_time(self, found: Found, seconds: float, folder: Path) -> None:
         if seconds * 1000 >= found.delete_retention_ms:
             # A key read at the beginning may have been deleted, and its deletion dropped, before the end was read.
             self._close()
-            wipe(self._spec.folder)
+            wipe(folder)
             raise Unavailable(
                 "replay took longer than the changelog keeps deletions",
                 task=self._spec.name,
                 seconds=round(seconds),
                 hint="raise delete.retention.ms of the changelog",
             )
-        save_rates(self._spec.folder.parent, found.rates.with_replay(records, seconds))
-        return BroughtUp(self._database, plan, records)
 
     def _restore(self, plan: RecoveryPlan, found: Found) -> Found:
         """Put the snapshot in the place of the local store and open it; gives the facts with the speed measured."""

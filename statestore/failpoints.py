@@ -86,6 +86,8 @@ RESTORE_POINTS = (
     "restore.before-rename",
     "restore.renamed",
 )
+# In the order in which a full replay into a new folder meets them.
+REBUILD_POINTS = ("rebuild.in-build", "rebuild.loaded", "rebuild.built", "rebuild.before-rename", "rebuild.renamed")
 COLLECT_POINTS = (
     "collect.marked",
     "collect.listed",
@@ -151,6 +153,7 @@ ALL_POINTS = (
     *PROGRAM_POINTS,
     *SNAPSHOT_POINTS,
     *RESTORE_POINTS,
+    *REBUILD_POINTS,
     *COLLECT_POINTS,
     *PAST_POINTS,
     *REWRITE_POINTS,

@@ -25,11 +25,14 @@ from statestore import rocksfiles
 from statestore.config import RocksConfig
 from statestore.errors import InvalidStateStore, RollforwardError, TaskCorrupted, Unavailable
 from statestore.ranges import Range
+from statestore.sortedrows import last_in_order
 from statestore.spaces.base import Base, Changes
 from statestore.store import Entry
 
 _CHUNK = 1000
 _SPACES = b"spaces"
+# RocksDB leaves files alone whose names are none of its own.
+_LOADING = "loading"
 
 
 class LockHeld(RollforwardError):
@@ -389,6 +392,38 @@ class Database(Base):
                 self._db.write(batch, self._sync_options if sync else self._write_options)
             except Exception as error:
                 raise _translated(error, self.folder) from error
+
+    def load(self, space: str, keys: list[bytes], values: list[bytes | None]) -> None:
+        """Apply changes in the order given as one sorted file, past memtable and log: half the CPU of `write`.
+
+        None deletes. The file is on the disk when this returns, but what `write` wrote before it may not be: it is
+        for folders that nobody uses before they are complete and flushed.
+        """
+        rows = last_in_order(keys)
+        if not rows:
+            return
+        path = self.folder / _LOADING
+        with self._changing:
+            self._require_open()
+            self.create(space)
+            try:
+                self._write_sorted(path, [keys[row] for row in rows], [values[row] for row in rows])
+                options = rd.IngestExternalFileOptions()
+                options.set_move_files(True)
+                self._families[space].ingest_external_file([str(path)], options)
+            except Exception as error:
+                raise _translated(error, self.folder) from error
+
+    def _write_sorted(self, path: Path, keys: list[bytes], values: list[bytes | None]) -> None:
+        writer = rd.SstFileWriter(self._options())
+        writer.open(str(path))
+        put, delete = writer.__setitem__, writer.__delitem__
+        for key, value in zip(keys, values, strict=True):
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+        writer.finish()
 
     def _handle(self, space: str) -> rd.ColumnFamily:
         if space not in self._handles:

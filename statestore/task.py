@@ -157,7 +157,7 @@ class Task:
 
     def _recover(self, listener: RestoreListener) -> BroughtUp:
         found, repository, database = self._look()
-        way = BringUp(self.spec, self._reader, repository, self._open_database, listener)
+        way = BringUp(self.spec, self._reader, repository, self._open_database, self._rocks, listener)
         if self._snapshots is not None:
             way.pin_life_s = self._snapshots.config.pin_life_s
         try:

@@ -13,11 +13,11 @@ from statestore.batches import Position
 from statestore.clock import now_ms
 from statestore.config import TaskSpec
 from statestore.errors import RollforwardError, Unrecoverable
+from statestore.folders import unfinished
 from statestore.kafka import Admin, Reader
 from statestore.planning.rates import Rates, load_rates
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository, Unreadable
-from statestore.snapshots.restore import unfinished
 from statestore.version import Checkpoint
 
 # The plan shows why older ones are refused; more than these help nobody.

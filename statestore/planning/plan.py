@@ -208,8 +208,7 @@ def _full(found: Found, committed: ChangelogPosition) -> Option:
         Way.FULL_REPLAY,
         hazards.why_not_full(found, committed),
         "the whole changelog",
-        # Even an empty changelog is a folder made anew.
-        found.rates.begin_replay_s + found.rates.replay_s(records),
+        found.rates.full_replay_s(records),
         records=records,
         start=found.changelog_first,
     )

@@ -9,16 +9,15 @@ Killed anywhere, what is left is a folder that the next recovery deletes, and a 
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from statestore.errors import DataCorrupted, Unavailable
+from statestore.errors import DataCorrupted
 from statestore.failpoints import reach
+from statestore.folders import begun, take_place
 from statestore.objects.base import ObjectMissing
 from statestore.snapshots.hashes import sha256_of
 from statestore.snapshots.leases import drop_lease, put_lease
@@ -34,11 +33,6 @@ class Restored:
 
     bytes: int
     seconds: float
-
-
-def unfinished(folder: Path) -> Path:
-    """Where a task's folder is built."""
-    return folder.with_name(f"{folder.name}.recovering")
 
 
 def restore_snapshot(
@@ -64,20 +58,12 @@ def restore_snapshot(
         reach("restore.pinned")
         if repository.read(manifest.batch).write_id != manifest.write_id:
             raise ObjectMissing("snapshot was replaced", key=layout.manifest(manifest.batch))
-        new = unfinished(folder)
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True, mode=0o700)
-        _download(repository, manifest, new, on_progress)
+        _download(repository, manifest, begun(folder), on_progress)
         reach("restore.downloaded")
     finally:
         drop_lease(objects, pin)
     release()
-    if folder.exists():
-        shutil.rmtree(folder)
-    reach("restore.before-rename")
-    new.rename(folder)
-    _sync(folder.parent)
-    reach("restore.renamed")
+    take_place(folder, points="restore")
     return Restored(manifest.total_bytes, time.monotonic() - started)
 
 
@@ -97,13 +83,3 @@ def _download(repository: Repository, manifest: Manifest, new: Path, on_progress
     # The largest first: the last one to end decides how long it takes.
     wanted = sorted(by_path.items(), key=lambda item: -item[1].bytes)
     repository.objects.download_all([(path, repository.layout.file(file.sha256)) for path, file in wanted], arrived)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        raise Unavailable("folder cannot be synced", folder=folder, error=error) from error
-    finally:
-        os.close(descriptor)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from statestore.failpoints import COLLECT_POINTS, RESTORE_POINTS, ROLLBACK_POINTS, SNAPSHOT_POINTS
+from statestore.failpoints import COLLECT_POINTS, REBUILD_POINTS, RESTORE_POINTS, ROLLBACK_POINTS, SNAPSHOT_POINTS
 from statestore.planning.plan import Way
 from statestore.snapshots.collect import collect
 from tests.support.killed import run_child
@@ -106,6 +106,33 @@ def test_killed_while_restoring(world: TaskWorld, point: str, tmp_path: Path) ->
     answers, killed = run_child(world, [OPEN], tmp_path / "points", kill_at=point)
     assert killed and [] == answers
     require_sound(world, tmp_path, committed=1)
+    assert not world.spec.folder.with_name("0.recovering").exists()
+
+
+@pytest.mark.parametrize("point", REBUILD_POINTS)
+def test_killed_while_rebuilding_from_the_whole_changelog(world: TaskWorld, point: str, tmp_path: Path) -> None:
+    model = {f"{number:06}": f"value-{number}" for number in range(12_000)}
+    steps = [
+        OPEN,
+        {"do": "commit", "changes": model},
+        {"do": "commit", "changes": dict.fromkeys(list(model)[::3], "new")},
+    ]
+    run_child(world, steps, tmp_path / "points")
+    # A store of another version is in the way: it goes when the new one is complete, and not before.
+    shutil.rmtree(world.spec.folder)
+    world.spec.folder.mkdir()
+    (world.spec.folder / "CURRENT").write_text("nothing of RocksDB")
+    # Several files, since a test's memtable is small.
+    passes = 1 if point == "rebuild.in-build" else 0
+    answers, killed = run_child(world, [OPEN], tmp_path / "points", kill_at=point, passes=passes)
+    assert killed and [] == answers
+    renamed, between = point == "rebuild.renamed", point == "rebuild.before-rename"
+    assert renamed is (not world.spec.folder.with_name("0.recovering").exists())
+    assert between is not world.spec.folder.exists()
+    opened = world.open()
+    assert (Way.NOTHING if renamed else Way.FULL_REPLAY) is opened.plan.way
+    expected = model | dict.fromkeys(list(model)[::3], "new")
+    assert {key.encode(): value.encode() for key, value in expected.items()} == world.entries()
     assert not world.spec.folder.with_name("0.recovering").exists()
 
 

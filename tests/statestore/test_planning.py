@@ -218,9 +218,14 @@ def test_measured_rates_are_kept_and_small_measurements_are_not(tmp_path: Path) 
     rates = Rates().with_replay(1_000_000, 2.0).with_restore(100_000_000, 1.0, "s3")
     assert (500_000, 100e6) == (rates.replay_records_per_s, rates.restore_bytes_per_s["s3"])
     assert pytest.approx(0.3 * 500_000 + 0.7 * 100_000) == rates.with_replay(100_000, 1.0).replay_records_per_s
-    assert rates == rates.with_replay(10, 5.0).with_restore(10, 5.0, "s3")
-    save_rates(tmp_path, rates)
-    assert rates == load_rates(tmp_path)
+    assert rates == rates.with_replay(10, 5.0).with_rebuild(10, 5.0).with_restore(10, 5.0, "s3")
+    rebuilt = rates.with_rebuild(1_000_000, 1.0)
+    assert (500_000, 1_000_000) == (rebuilt.replay_records_per_s, rebuilt.rebuild_records_per_s)
+    # Small ones go the way of tails.
+    assert pytest.approx(0.4 + 5_000 / 500_000) == rebuilt.full_replay_s(5_000)
+    assert pytest.approx(0.4 + 50_000 / 1_000_000) == rebuilt.full_replay_s(50_000)
+    save_rates(tmp_path, rebuilt)
+    assert rebuilt == load_rates(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"replay_records_per_s": "x"}'])
@@ -230,7 +235,7 @@ def test_an_unreadable_file_of_rates_is_a_first_start(content: str, tmp_path: Pa
 
 
 def test_tasks_of_one_process_may_finish_at_once(tmp_path: Path) -> None:
-    rates = Rates().with_replay(1_000_000, 2.0)
+    rates = Rates().with_replay(1_000_000, 2.0).with_rebuild(1_000_000, 1.0)
     with ThreadPoolExecutor(max_workers=8) as threads:
         list(threads.map(lambda _: save_rates(tmp_path, rates), range(400)))
     assert rates == load_rates(tmp_path)

@@ -1,0 +1,44 @@
+"""A task's folder is replaced as a whole: only a complete version is ever under its name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from statestore.errors import Unavailable
+from statestore.failpoints import reach
+
+
+def unfinished(folder: Path) -> Path:
+    """Where a task's folder is built. What is left there belongs to a recovery that died."""
+    return folder.with_name(f"{folder.name}.recovering")
+
+
+def begun(folder: Path) -> Path:
+    """`unfinished`, made anew and empty."""
+    new = unfinished(folder)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True, mode=0o700)
+    return new
+
+
+def take_place(folder: Path, *, points: str) -> None:
+    """Rename `unfinished` to `folder`, durably; what was there is deleted. Failpoints begin with `points`."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    reach(f"{points}.before-rename")
+    unfinished(folder).rename(folder)
+    sync(folder.parent)
+    reach(f"{points}.renamed")
+
+
+def sync(folder: Path) -> None:
+    """Bring a folder's entries to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise Unavailable("folder cannot be synced", folder=folder, error=error) from error
+    finally:
+        os.close(descriptor)
