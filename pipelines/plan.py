@@ -127,8 +127,8 @@ class Query:
     `emission` is `commit` (one result per changed key and batch) or `every-record` (one per input record).
 
     `key_format` is `kafka` (one group key: UTF-8, or 4- or 8-byte big-endian integer), `json` (the one group key, or an
-    object of them), `delimited` or `none`. A stateless query with `changelog` reads a table: a row that `where` does not
-    let through is a tombstone, as a tombstone is. `timestamp` is an expression for the results' time in place of the
+    object of them), `delimited` or `none`. A query with `changelog` reads a table: a row that `where` does not let through
+    is a tombstone, as a tombstone is, and an aggregation takes back what the row before it counted for. `timestamp` is an expression for the results' time in place of the
     row's. `having` is over group keys' names and aggregates' names. `tasks` is the number of state partitions.
     """
 
@@ -160,8 +160,11 @@ class Query:
 
     @property
     def in_record_order(self) -> bool:
-        """Whether rows are taken one after the other: windows need stream time at each, every-record results too."""
-        one_by_one = self.window is not None or self.emission == EVERY_RECORD
+        """Whether rows are taken one after the other: windows need stream time at each, every-record results too.
+
+        A table's changes do as well: each takes back what the one before it counted for.
+        """
+        one_by_one = self.window is not None or self.emission == EVERY_RECORD or self.changelog
         return not self.stateless and (one_by_one or any(a.function in ORDERED for a in self.aggregates))
 
     @property

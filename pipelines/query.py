@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.engine.decode import arrow_type
@@ -32,6 +33,7 @@ from statestore.errors import InvalidInput, Unavailable
 from statestore.kafka import Reader
 from statestore.layouts import window
 from statestore.layouts.bounds import within
+from statestore.layouts.local import are_local
 from statestore.partitioner import task_of
 from statestore.placement import Placement
 from statestore.server import entry_batches
@@ -201,6 +203,8 @@ class StoreReader:
             database.close()
 
     def _rows(self, chunk: pa.RecordBatch) -> Iterator[Row]:
+        # What a table's rows count for is no result.
+        chunk = chunk.filter(pc.invert(are_local(chunk.column(0))))
         times, columns = self._codec.decode(chunk.column(1))
         states = {part.name: column.to_pylist() for part, column in zip(self._parts, columns, strict=True)}
         names = {aggregate.name: column_of(aggregate, self._query) for aggregate in self._query.aggregates}

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pipelines.plan import Aggregate, GroupKey
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import Expressions, RowExpressions
-from pipelines.sql.functions import AGGREGATES, Value
+from pipelines.sql.functions import AGGREGATES, UNDOABLE, Value
 from pipelines.sql.names import WINDOW_BOUNDS, quote
 from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
 from pipelines.sql.ordered import ORDERED_CALLS, plan_ordered
 from pipelines.sql.printer import print_tree
+from pipelines.sql.tree import Item, Select
 from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal, parse_type
 
 CONSTANTS = (Text, Number, Null, Truth)
@@ -20,6 +21,20 @@ CONSTANTS = (Text, Number, Null, Truth)
 def has_aggregate(node: Node) -> bool:
     """Whether the tree calls an aggregate function."""
     return any(isinstance(part, Call) and part.function in AGGREGATES for part in walk(node))
+
+
+def require_undoable(select: Select) -> None:
+    """Refuse aggregates of a table that cannot take back what a row counted for before it changed."""
+    nodes = [item.expression for item in select.items if isinstance(item, Item)]
+    calls = [part for node in (*nodes, select.having) if node is not None for part in walk(node)]
+    wrong = [part for part in calls if isinstance(part, Call) and part.function in AGGREGATES]
+    wrong = [call for call in wrong if call.function not in UNDOABLE]
+    if wrong:
+        names = list(dict.fromkeys(call.function for call in wrong))
+        listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        told = f"The aggregation function{'s' if len(names) > 1 else ''} {listed} cannot be applied to a table source"
+        hint = f"of a table: {', '.join(UNDOABLE)}"
+        raise Refusal(wrong[0].at, f"{told}, only to a stream source.", hint)
 
 
 class ResultExpressions(Expressions):

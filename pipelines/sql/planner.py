@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pipelines.plan import EVERY_RECORD, Column, Output, Query, Source
+from pipelines.sql.aggregation import require_undoable
 from pipelines.sql.casting import cast_text
 from pipelines.sql.catalogue import Catalogue, Relation, require
 from pipelines.sql.define import read_timestamp
@@ -72,7 +73,7 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
         key_delimiter=formats.key_delimiter,
         value_delimiter=formats.value_delimiter,
         wrapped=formats.wrapped,
-        changelog=stateless and statement.kind == TABLE,
+        changelog=relation.kind == TABLE,
         timestamp=_timestamp(properties, computed),
     )
     result = Source(
@@ -190,7 +191,9 @@ def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
         told = "Your SELECT query produces a STREAM. Please use CREATE STREAM AS SELECT statement instead"
         raise Refusal(select.tail_at, f"a table needs GROUP BY: Invalid result type. {told}", "GROUP BY its key")
     if select.group_by is not None and relation.kind == TABLE:
-        raise Refusal(select.source.name.at, f"{relation.name} is a table; only a stream can be aggregated")
+        if select.window is not None:
+            raise Refusal(select.window.at, "Windowing not supported for table aggregations.")
+        require_undoable(select)
     if kind == TABLE and select.partition_by is not None:
         raise Refusal(select.partition_by.at, "PARTITION BY is not supported here", "a table's key is its GROUP BY")
     _check_end(select)

@@ -151,8 +151,8 @@ CLAUSES = [
     (query("a, COUNT(*)", "FROM ▼ss GROUP BY a EMIT CHANGES;"), "did you mean S?"),
     (query("a, COUNT(*)", "FROM s▼, s GROUP BY a EMIT CHANGES;"), "a query has one source"),
     (
-        query("a, COUNT(*)") + "CREATE TABLE q2 AS SELECT a, COUNT(*) FROM ▼q GROUP BY a EMIT CHANGES;",
-        "Q is a table",
+        query("a, COUNT(*)") + "CREATE TABLE q2 AS SELECT a, ▼MAX(a) FROM q GROUP BY a EMIT CHANGES;",
+        "The aggregation function MAX cannot be applied to a table source, only to a stream source",
     ),
     (query("a, COUNT(*)", "FROM s ▼JOIN s ON 1 GROUP BY a EMIT CHANGES;"), "joins are not supported"),
     (query("a, COUNT(*)", "FROM s x ▼LEFT JOIN s GROUP BY a EMIT CHANGES;"), "joins are not supported"),
