@@ -130,6 +130,9 @@ class Query:
     object of them), `delimited` or `none`. A query with `changelog` reads a table: a row that `where` does not let through
     is a tombstone, as a tombstone is, and an aggregation takes back what the row before it counted for. `timestamp` is an expression for the results' time in place of the
     row's. `having` is over group keys' names and aggregates' names. `tasks` is the number of state partitions.
+
+    `tables` are arrays over the source's columns: a row becomes one for each of their items, side by side, which the
+    outputs know by the array's name.
     """
 
     name: str
@@ -152,6 +155,7 @@ class Query:
     wrapped: bool = True
     changelog: bool = False
     timestamp: str | None = None
+    tables: tuple[Output, ...] = ()
 
     @property
     def stateless(self) -> bool:
@@ -183,6 +187,7 @@ _LATER_QUERY = (
     "wrapped",
     "changelog",
     "timestamp",
+    "tables",
 )
 _LATER_AGGREGATE = ("most", "nulls")
 _LATER_SOURCE = ("key_format", "key_delimiter", "value_delimiter", "wrapped", "timestamp", "timestamp_format", "places")
@@ -216,6 +221,7 @@ def query_from_json(text: str) -> Query:
         group_by=tuple(GroupKey(**g) for g in found.pop("group_by")),
         aggregates=tuple(Aggregate(**a) for a in found.pop("aggregates")),
         outputs=tuple(Output(**o) for o in found.pop("outputs")),
+        tables=tuple(Output(**table) for table in found.pop("tables", ())),
         window=None if window is None else Window(**window),
         **found,
     )

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -109,6 +110,8 @@ def _encode_plain(key: GroupKey, text: str) -> bytes:
     if key.type == "string":
         return text.encode()
     try:
+        if key.type == "double":
+            return struct.pack(">d", float(text))
         return int(text).to_bytes(4 if key.type == "int" else 8, "big", signed=True)
     except (ValueError, OverflowError):
         raise InvalidInput("key is not a number of the key's type", key=text, type=key.type) from None

@@ -51,6 +51,8 @@ class ProjectionJob(Job):
         A row whose value is null is a result whose value is null, unless WHERE asks about it. In a table's changelog a
         row that WHERE does not let through deletes what was there, and a row without a key is none.
         """
+        if self.query.tables:
+            decoded = self._exploded(decoded)
         if self.query.timestamp is not None:
             error = f"coalesce(__error, CASE WHEN {self._time()} >= 0 THEN NULL ELSE 'result has no time' END)"
             decoded = decoded.withColumn("__error", expr(error))
@@ -59,6 +61,19 @@ class ProjectionJob(Job):
         elif self.query.where is not None:
             decoded = decoded.where(f"({FAILED}) OR (__error IS NULL AND ({self.query.where}))")
         return decoded.selectExpr(*self._emitted())
+
+    def _exploded(self, decoded: DataFrame) -> DataFrame:
+        """A row for each item of the arrays, none without items; a bad record as it is."""
+        shown = f"__error IS NULL AND ({self.query.where or 'true'})"
+        names = [table.name for table in self.query.tables]
+        arrays = [
+            f"CASE WHEN {shown} THEN coalesce({table.expression}, CAST(array() AS {table.type})) END AS {table.name}"
+            for table in self.query.tables
+        ]
+        rows = f"explode_outer(arrays_zip({', '.join(names)})) AS __items"
+        found = decoded.selectExpr("*", *arrays).selectExpr("*", rows).drop(*names)
+        items = [f"__items.{name} AS {name}" for name in names]
+        return found.where(f"({FAILED}) OR __items IS NOT NULL").selectExpr("*", *items)
 
     def _time(self) -> str:
         """A result's time; a tombstone and a bad record keep their own."""

@@ -151,7 +151,8 @@ def named_type(written: TypeName) -> SqlType:
             raise Refusal(at, f"DECIMAL({precision}, {scale}) is not possible", "1 <= precision <= 38, 0 <= scale <= p")
         return SqlType("decimal", precision, scale)
     if name not in BY_NAME:
-        raise Refusal(at, f"unknown type {name[:50]}", nearest(name, [*BY_NAME, "DECIMAL", *NESTED]))
+        told = f"unknown type {name[:50]}: Cannot resolve unknown type: {name[:50]}"
+        raise Refusal(at, told, nearest(name, [*BY_NAME, "DECIMAL", *NESTED]))
     if arguments is not None and name not in ("VARCHAR", "STRING"):
         raise Refusal(at, f"type {name} takes no arguments")
     return BY_NAME[name]
