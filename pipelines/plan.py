@@ -128,8 +128,9 @@ class Query:
 
     `key_format` is `kafka` (one group key: UTF-8, or 4- or 8-byte big-endian integer), `json` (the one group key, or an
     object of them), `delimited` or `none`. A query with `changelog` reads a table: a row that `where` does not let through
-    is a tombstone, as a tombstone is, and an aggregation takes back what the row before it counted for. `timestamp` is an expression for the results' time in place of the
-    row's. `having` is over group keys' names and aggregates' names. `tasks` is the number of state partitions.
+    is a tombstone, as a tombstone is, and an aggregation takes back what the row before it counted for. `timestamp` is
+    an expression for the results' time in place of the row's. `having` is over group keys' names and aggregates' names.
+    `tasks` is the number of state partitions.
 
     `tables` are arrays over the source's columns: a row becomes one for each of their items, side by side, which the
     outputs know by the array's name.

@@ -10,7 +10,6 @@ import csv
 import io
 import json
 import math
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines import kafka_format
 from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.engine.decode import arrow_type
 from pipelines.engine.merge import WINDOW_BOUNDS, state_parts
@@ -78,7 +78,7 @@ def find_store(registry: Registry, store: str) -> tuple[PipelineDefinition, Depl
 def encode_key(query: Query, text: str) -> bytes:
     """The key's bytes from what a person types: the value itself, or a JSON object or list for several group keys."""
     if query.key_format == "kafka":
-        return _encode_plain(query.group_by[0], text)
+        return _plain(query.group_by[0], text)
     fields: Any = text
     try:
         fields = json.loads(text)
@@ -106,14 +106,10 @@ def _delimited(values: list[Any], delimiter: str) -> bytes:
     return text.getvalue().encode()
 
 
-def _encode_plain(key: GroupKey, text: str) -> bytes:
-    if key.type == "string":
-        return text.encode()
+def _plain(key: GroupKey, text: str) -> bytes:
     try:
-        if key.type == "double":
-            return struct.pack(">d", float(text))
-        return int(text).to_bytes(4 if key.type == "int" else 8, "big", signed=True)
-    except (ValueError, OverflowError):
+        return kafka_format.encode(text, key.type)
+    except ValueError:
         raise InvalidInput("key is not a number of the key's type", key=text, type=key.type) from None
 
 
