@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from pipelines.engine.merge import DROPPED, LAST, MERGED, STORED, STREAM_TIME
+from pipelines.engine.merge import DROPPED, LAST, MERGED, ROW_STATE, STORED, STREAM_TIME
 from pipelines.engine.record_order import RecordOrder
 from pipelines.engine.statecodec import StateCodec
 from statestore.batches import Order
@@ -172,6 +172,8 @@ def _staged_rows(batch: pa.RecordBatch, parts: list[str], codec: StateCodec) -> 
     states = codec.encode(times, [batch.column(f"{MERGED}{part}") for part in parts])
     if LAST in batch.schema.names:
         states = pc.if_else(batch.column(LAST), states, pa.scalar(None, pa.binary()))
+    if ROW_STATE in batch.schema.names:
+        states = pc.coalesce(batch.column(ROW_STATE).cast(pa.binary()), states)
     return pa.RecordBatch.from_arrays(
         [
             batch.column("__key").cast(pa.binary()),
