@@ -58,11 +58,25 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class Recompute:
+    """A period of a query's result that a batch computes again, from `from_ms`, included, to `to_ms`, not included.
+
+    `ranges` are the source's offsets that it is computed from, up to where the batch before it ended.
+    """
+
+    request: str
+    from_ms: int
+    to_ms: int
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True)
 class Planned:
     """A batch with its fixed input. `plan` is the hash of the plan that it runs under.
 
     `lost` are source records that were deleted before they were read, and that an operator has given up. `refused` are
-    in the plan because a batch that runs again must leave out the same records.
+    in the plan because a batch that runs again must leave out the same records. A batch with `recompute` takes no input:
+    its `ranges` are empty, and say where the stream stands.
     """
 
     batch: int
@@ -70,6 +84,7 @@ class Planned:
     ranges: tuple[Range, ...]
     lost: tuple[Range, ...] = ()
     refused: tuple[Refused, ...] = ()
+    recompute: Recompute | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +155,13 @@ def _fields(record: Record, topic: str) -> dict[str, Any]:
     return fields
 
 
+def _recompute(fields: dict[str, Any] | None) -> Recompute | None:
+    if fields is None:
+        return None
+    ranges = tuple(Range(**r) for r in fields.pop("ranges"))
+    return Recompute(**fields, ranges=ranges)
+
+
 class BatchesLog:
     """Reads the batches topic of one query."""
 
@@ -195,7 +217,8 @@ class BatchesLog:
             fields = _fields(newest[PLANNED], self.topic)
             ranges, lost = (tuple(Range(**r) for r in fields.get(name, ())) for name in ("ranges", "lost"))
             refused = tuple(Refused(**r) for r in fields.get("refused", ()))
-            planned = Planned(fields["batch"], fields["plan"], ranges, lost, refused)
+            recompute = _recompute(fields.get("recompute"))
+            planned = Planned(fields["batch"], fields["plan"], ranges, lost, refused, recompute)
         return DriverLog(
             epoch=newest[DRIVER].offset if DRIVER in newest else -1,
             planned=planned,

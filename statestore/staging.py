@@ -3,7 +3,7 @@
 A row carries up to three things: a state change, an output record, a dead letter. Rows arrive in Arrow batches with
 the columns of `SCHEMA`; `emit` tells whether the result topic gets nothing, a value or a tombstone for the row's key.
 A row without `state` changes none: a stateless query's, of any key or none, and where every record has a result all
-but the last of a key.
+but the last of a key. An empty state (`DELETED`) deletes the key's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.batches import Order
 from statestore.kafka import Headers, Timed
@@ -21,6 +22,8 @@ from statestore.kafka import Headers, Timed
 EMIT_NOTHING = 0
 EMIT_VALUE = 1
 EMIT_TOMBSTONE = 2
+# No state is empty: each begins with its time.
+DELETED = b""
 
 SCHEMA = pa.schema(
     [
@@ -63,6 +66,7 @@ class Staged:
     dead: list[DeadLetter] = field(default_factory=list)
     expired: list[bytes] = field(default_factory=list)
     rows: int = 0
+    deletes: bool = False
     closed: bool = False
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -73,6 +77,7 @@ class Staged:
             self.dead.extend(_dead_letter(text) for text in dead.drop_null().to_pylist())
             live = dead.is_null()
             keys, states, times, emits, values = (c.filter(live) for c in (keys, states, times, emits, values))
+        self.deletes = self.deletes or pc.min(pc.binary_length(states)).as_py() == 0
         key_list, time_list = keys.to_pylist(), times.to_pylist()
         if not states.null_count:
             self.keys += key_list
@@ -96,10 +101,14 @@ class Staged:
             self.keys, self.states = [self.keys[row] for row in kept], [self.states[row] for row in kept]
             self.times = [self.times[row] for row in kept]
 
+    def puts(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """The state changes of each key; None deletes."""
+        return ((key, state or None) for key, state in zip(self.keys, self.states, strict=True))
+
     def changelog(self) -> Iterator[Timed]:
         """The state changes as changelog records: the value without its time, which the record carries itself."""
         for key, state, time_ms in zip(self.keys, self.states, self.times, strict=True):
-            yield key, state[8:], time_ms
+            yield key, state[8:] if state else None, time_ms
         if self.order is not None:
             yield from ((key, None, self.order.stream_time_ms) for key in self.expired)
 

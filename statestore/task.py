@@ -256,6 +256,8 @@ class Task:
             self.store.rollback()
             if self._placement.windowed:
                 self._put_windows(staged)
+            elif staged.deletes:
+                self.store.put_all(self.spec.store.name, staged.puts())
             else:
                 self.store.put_columns(self.spec.store.name, staged.keys, staged.states)
             self._staged = staged
@@ -265,7 +267,7 @@ class Task:
         """Windows that are out of retention by the end of the batch are deleted, or not even written."""
         placement, stream_time_ms = self._placement, (staged.order or self.order).stream_time_ms
         staged.keep(lambda key: placement.is_live(key, stream_time_ms))
-        for space, changes in placement.placed(zip(staged.keys, staged.states, strict=True)).items():
+        for space, changes in placement.placed(staged.puts()).items():
             self.store.put_all(space, changes)
         for space in placement.expired(self.store.spaces(Isolation.READ_COMMITTED), stream_time_ms):
             staged.expired += [key for key, _ in self.store.scan(space, isolation=Isolation.READ_COMMITTED)]
