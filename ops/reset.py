@@ -8,9 +8,6 @@ from pipelines.registry import Registry
 from pipelines.reset import HISTORY, Target, WasReset, reset
 from pipelines.rewind import chosen
 from pipelines.settings import Settings
-from statestore.batches import BatchesLog
-from statestore.errors import InvalidInput
-from statestore.kafka import Reader
 
 
 def reset_all(
@@ -21,6 +18,7 @@ def reset_all(
     target: Target,
     *,
     dry_run: bool,
+    only_new: bool = False,
     tell: Progress = lambda _step, _detail: None,
 ) -> list[WasReset]:
     """Reset a stopped pipeline's queries, one after the other; a dry run only looks, which may be done while it runs.
@@ -31,8 +29,8 @@ def reset_all(
     if not dry_run:
         require_stopped(registry, pipeline)
         # All are looked at first, so that one that is refused changes nothing of the others.
-        reset_all(registry, settings, pipeline, query, target, dry_run=True)
-    return [reset(one, settings, registry, target, dry_run=dry_run, tell=tell) for one in found]
+        reset_all(registry, settings, pipeline, query, target, dry_run=True, only_new=only_new)
+    return [reset(one, settings, registry, target, dry_run=dry_run, only_new=only_new, tell=tell) for one in found]
 
 
 def bootstrap_all(
@@ -48,15 +46,5 @@ def bootstrap_all(
     Nothing else is needed for the hand-over: batches go on from offset to offset, wherever their records are. Raises
     `InvalidInput` for a pipeline that has computed something.
     """
-    for deployed in chosen(registry.pipeline(pipeline), None, None):
-        log = BatchesLog(Reader(settings.kafka_config()), deployed.batches_topic, tasks=deployed.query.tasks)
-        planned = log.driver_log().planned
-        if planned is not None and (planned.batch > 0 or any(r.end > r.start for r in planned.ranges)):
-            raise InvalidInput(
-                "pipeline has computed something already",
-                pipeline=pipeline,
-                query=deployed.query.name,
-                batch=planned.batch,
-                hint=f"to begin anew with all history: `rollforward reset {pipeline} --to {HISTORY}`",
-            )
-    return reset_all(registry, settings, pipeline, None, Target(HISTORY), dry_run=dry_run, tell=tell)
+    target = Target(HISTORY)
+    return reset_all(registry, settings, pipeline, None, target, dry_run=dry_run, only_new=True, tell=tell)

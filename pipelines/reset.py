@@ -67,9 +67,13 @@ def reset(
     target: Target,
     *,
     dry_run: bool,
+    only_new: bool = False,
     tell: Progress = lambda _step, _detail: None,
 ) -> WasReset:
-    """Reset a stopped pipeline's query, or only look. Raises `InvalidInput` where that is not possible."""
+    """Reset a stopped pipeline's query, or only look; `only_new` refuses one that has taken records.
+
+    Raises `InvalidInput` where that is not possible.
+    """
     query, kafka = deployed.query, settings.kafka_config()
     if not settings.transactions:
         raise InvalidInput("a query without transactions cannot be reset", query=query.name)
@@ -80,11 +84,14 @@ def reset(
     offsets = target_offsets(topic, target, admin, settings.archive_config())
     log = BatchesLog(Reader(kafka), deployed.batches_topic, tasks=query.tasks)
     if dry_run:
-        return _result(query.name, None, log.driver_log().planned, topic, offsets, None)
+        before = log.driver_log(uncommitted=True).planned
+        _require_new(deployed, before, only_new=only_new)
+        return _result(query.name, None, before, topic, offsets, None)
     rewrite = rewrite_of(deployed, settings)
     try:
         rewrite.take()
         before = log.driver_log().planned
+        _require_new(deployed, before, only_new=only_new)
         if before is not None and {r.topic_id for r in before.ranges} - {topic.topic_id}:
             raise Unrecoverable("source topic was created again: its offsets mean other records", topic=topic.name)
         tell(query.name, "owning its tasks")
@@ -98,6 +105,18 @@ def reset(
     finally:
         rewrite.close()
     return _result(query.name, planned.batch, before, topic, offsets, sum(one.deletes for one in written))
+
+
+def _require_new(deployed: DeployedQuery, before: Planned | None, *, only_new: bool) -> None:
+    """A query that was reset or bootstrapped and never ran since is new as well."""
+    if only_new and before is not None and (before.batch > 0 or any(r.end > r.start for r in before.ranges)):
+        raise InvalidInput(
+            "query has computed something already",
+            pipeline=deployed.pipeline,
+            query=deployed.query.name,
+            batch=before.batch,
+            hint=f"to begin anew with all history: `rollforward reset {deployed.pipeline} --to {HISTORY}`",
+        )
 
 
 def _source(name: str, admin: Admin) -> Topic:

@@ -170,10 +170,10 @@ class BatchesLog:
         self.driver_partition = tasks
         self._reader = reader
 
-    def _newest(self, partition: int) -> dict[bytes, Record]:
+    def _newest(self, partition: int, *, uncommitted: bool = False) -> dict[bytes, Record]:
         first, _ = self._reader.begin_and_end(self.topic, partition)
         newest: dict[bytes, Record] = {}
-        for chunk in self._reader.read(self.topic, partition, start=first):
+        for chunk in self._reader.read(self.topic, partition, start=first, uncommitted=uncommitted):
             newest.update((record.key or b"", record) for record in chunk)
         return newest
 
@@ -209,9 +209,12 @@ class BatchesLog:
         records = (record for chunk in self._reader.read(self.topic, task, start=first) for record in chunk)
         return [Recorded(self._position(r), r.offset, r.timestamp_ms) for r in records if r.key == POSITION and r.value]
 
-    def driver_log(self) -> DriverLog:
-        """What drivers have recorded. Call after `init_transactions` of the driver's id."""
-        newest = self._newest(self.driver_partition)
+    def driver_log(self, *, uncommitted: bool = False) -> DriverLog:
+        """What drivers have recorded. Call after `init_transactions` of the driver's id.
+
+        With `uncommitted` also what an owner has left open or given up: for those who only look and must not wait.
+        """
+        newest = self._newest(self.driver_partition, uncommitted=uncommitted)
         planned = None
         if PLANNED in newest:
             fields = _fields(newest[PLANNED], self.topic)

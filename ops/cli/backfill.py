@@ -33,7 +33,7 @@ def backfill(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only compute and compare with what the stream has.")
     ] = False,
-    timeout_s: Annotated[float, typer.Option("--timeout-s", min=1, help="How long to wait for each query.")] = 3600.0,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for each query.")] = 3600.0,
     json: Json = False,
 ) -> None:
     """Compute a period of every result that is grouped by time again, from the source topic, while the pipeline runs.

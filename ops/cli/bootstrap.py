@@ -24,6 +24,9 @@ def bootstrap(
     pipeline: PipelineName,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show where it would begin.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1, help="How long to wait until the driver runs.")
+    ] = 600.0,
     json: Json = False,
 ) -> None:
     """Start a pipeline that never ran with the first record of its source's archive, and go on with the live topic.
@@ -48,7 +51,7 @@ def bootstrap(
             with progress(f"Bootstrapping {pipeline}") as tell:
                 looked = bootstrap_all(registry, settings, pipeline, dry_run=False, tell=tell)
                 want(pipeline, RUNNING, settings, registry)
-                pid = control.launch(settings, registry, pipeline, on_progress=tell)
+                pid = control.launch(settings, registry, pipeline, timeout_s=timeout_s, on_progress=tell)
     if json:
         queries = [one.to_json() for one in looked]
         answer({"pipeline": pipeline, "dry_run": dry_run, "pid": pid, "queries": queries})

@@ -75,7 +75,7 @@ def bootstrap_op(context: dg.OpExecutionContext, config: BootstrapConfig) -> lis
         done = bootstrap_all(registry, settings, config.pipeline, dry_run=dry_run)
         if not dry_run:
             want(config.pipeline, RUNNING, settings, registry)
-            pid = control.launch(settings, registry, config.pipeline)
+            pid = control.launch(settings, registry, config.pipeline, timeout_s=900.0)
             context.log.info(f"driver {pid} runs")
     return _told(context, config.pipeline, [one.to_json() for one in done], dry_run=dry_run)
 

@@ -70,13 +70,19 @@ def period_of(planned: Recompute | RecomputeRow, *, dry_run: bool = False) -> Pe
 def planned_recompute(query: Query, row: RecomputeRow, source: SourceTopic, ends: dict[int, int]) -> Recompute:
     """1. Raises `InvalidInput` where the query has no periods, or where records of this one are gone."""
     group = require_time_group(query)
+    if source.is_compacted():
+        raise InvalidInput(
+            "source topic is compacted: records that were counted are gone", query=query.name, topic=query.source.topic
+        )
     begins = source.begins()
     starts = dict(begins)
     known: set[int] = set()
     if group.of_record:
+        left = source.at_time(0)
         for partition, offset in source.at_time(row.from_ms - group.slack_ms).items():
-            # Behind the first record that is there others may have been deleted; behind a later one there are none.
-            if offset < 0 or offset > begins[partition]:
+            # Before the first record that is left others of the period may have been deleted; an older one that is left
+            # shows that none were.
+            if left[partition] >= 0 and (offset < 0 or offset > left[partition]):
                 known.add(partition)
                 starts[partition] = ends.get(partition, 0) if offset < 0 else offset
     missing = [p for p in begins if p not in known and begins[p] > 0 and ends.get(p, 0) > 0]

@@ -94,6 +94,10 @@ class SourceTopic:
         """The first offset of every partition whose record is of that time or later; -1 where there is none."""
         return self._admin.at_time(self.topic.name, time_ms, partitions=self.topic.partitions)
 
+    def is_compacted(self) -> bool:
+        """Whether Kafka drops records that a newer one of their key has followed."""
+        return "compact" in self._admin.configs(self.topic.name).get("cleanup.policy", "")
+
     def lags(self, positions: dict[int, int]) -> dict[int, int]:
         """How many offsets lie behind `positions`, open transactions included; empty before the first look."""
         if self._topic is None:

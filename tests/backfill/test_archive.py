@@ -76,7 +76,7 @@ def cli(settings: Settings, *words: str, points: Path | None = None) -> Any:
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for what a driver of the command line does."""
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 400
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
