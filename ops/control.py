@@ -50,6 +50,7 @@ class PipelineStatus:
     lag: int
     newest_batches: dict[str, int]
     metrics_url: str | None = None
+    spark_url: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -97,6 +98,7 @@ def _status(
         lag=sum(batch.lag for batch in newest),
         newest_batches={batch.query: batch.batch for batch in newest},
         metrics_url=None if driver is None or not alive else _metrics_url(driver),
+        spark_url=None if driver is None or not alive else driver.spark_url,
     )
 
 

@@ -76,7 +76,7 @@ def rewind(
     require_rewritable(deployed, settings)
     admin = Admin(settings.kafka_config())
     require_unchanged(deployed, admin)
-    _require_no_reader(deployed, registry)
+    require_no_reader(deployed, registry, hint="clone the pipeline at that batch instead")
     with ExitStack() as stack:
         rewrite = None
         if not dry_run:
@@ -118,7 +118,8 @@ def rewrite_of(deployed: DeployedQuery, settings: Settings) -> Rewrite:
     )
 
 
-def _require_no_reader(deployed: DeployedQuery, registry: Registry) -> None:
+def require_no_reader(deployed: DeployedQuery, registry: Registry, *, hint: str) -> None:
+    """Raises `InvalidInput` if another query reads this one's results, which would come to it a second time."""
     readers = [
         f"{row.name}.{other.query.name}"
         for row in registry.pipelines()
@@ -130,7 +131,7 @@ def _require_no_reader(deployed: DeployedQuery, registry: Registry) -> None:
             "results would reach their readers a second time",
             query=deployed.query.name,
             readers=", ".join(readers),
-            hint="clone the pipeline at that batch instead",
+            hint=hint,
         )
 
 

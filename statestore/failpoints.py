@@ -43,6 +43,10 @@ DRIVER_POINTS = (
     "driver.before-done-commit",
     "driver.done",
 )
+# Met only where a period is computed again.
+RECOMPUTE_POINTS = ("driver.recomputed",)
+# Of a run that archives a topic.
+ARCHIVE_POINTS = ("archive.before-put", "archive.put")
 # Met only where an expression fails of a record.
 REFUSE_POINTS = ("driver.refused",)
 # Of a store of any task, in the order of one transaction that spills and one recovery.
@@ -145,6 +149,8 @@ PROGRAM_POINTS = (
 )
 ALL_POINTS = (
     *REFUSE_POINTS,
+    *RECOMPUTE_POINTS,
+    *ARCHIVE_POINTS,
     *SERVER_POINTS,
     *DRIVER_POINTS,
     *STORE_POINTS,

@@ -740,6 +740,11 @@ class Admin:
         wanted = {ck.TopicPartition(topic, number): OffsetSpec.earliest() for number in range(partitions)}
         return {number: at for (_, number), at in list_offsets(self._admin, self._config, wanted).items()}
 
+    def at_time(self, topic: str, time_ms: int, *, partitions: int) -> dict[int, int]:
+        """The first offset of every partition whose record is of that time or later; -1 where there is none."""
+        wanted = {ck.TopicPartition(topic, n): OffsetSpec.for_timestamp(time_ms) for n in range(partitions)}
+        return {number: at for (_, number), at in list_offsets(self._admin, self._config, wanted).items()}
+
     def check(self) -> None:
         """Raise `Unavailable` unless the cluster answers."""
         try:

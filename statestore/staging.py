@@ -3,7 +3,7 @@
 A row carries up to three things: a state change, an output record, a dead letter. Rows arrive in Arrow batches with
 the columns of `SCHEMA`; `emit` tells whether the result topic gets nothing, a value or a tombstone for the row's key.
 A row without `state` changes none: a stateless query's, of any key or none, and where every record has a result all
-but the last of a key. An empty state deletes the entry.
+but the last of a key. An empty state (`DELETED`) deletes the entry.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from statestore.kafka import Headers, Timed
 EMIT_NOTHING = 0
 EMIT_VALUE = 1
 EMIT_TOMBSTONE = 2
+# No state is empty: each begins with its time.
+DELETED = b""
 
 SCHEMA = pa.schema(
     [

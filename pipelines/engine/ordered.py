@@ -47,6 +47,7 @@ class OrderedJob(Job):
         read: ArrowFunction,
         write: ArrowFunction,
         refused: Reasons | None = None,
+        result_ddl: str = RESULT_DDL,
     ) -> DataFrame:
         """The whole batch as one frame. Nothing runs yet."""
         inputs = self.inputs(records, count=count, refused=refused)
@@ -56,7 +57,7 @@ class OrderedJob(Job):
             # Spark hashes (key, null) as it hashes the key, and a dead letter, which has no key, by itself.
             shuffled = inputs.repartition(self.query.tasks, "__key", "__dead")
         ddl = f"{self.order.ddl()}, __token bigint, {STREAM_TIME} bigint, {DROPPED} bigint"
-        return self._sql.results(shuffled.mapInArrow(read, ddl)).mapInArrow(write, RESULT_DDL)
+        return self._sql.results(shuffled.mapInArrow(read, ddl)).mapInArrow(write, result_ddl)
 
     def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
         names = [part.name for part in self._sql.parts]

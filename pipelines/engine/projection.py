@@ -37,13 +37,14 @@ class ProjectionJob(Job):
         read: ArrowFunction,
         write: ArrowFunction,
         refused: Reasons | None = None,
+        result_ddl: str = RESULT_DDL,
     ) -> DataFrame:
         """The whole batch as one frame. Nothing runs yet."""
         source = self.query.source
         decode = with_partition(decoder(source, (), count, refused))
         ddl = f"{decoded_ddl(source)}, __partition int"
         decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, ddl)
-        return self.project(decoded).mapInArrow(write, RESULT_DDL)
+        return self.project(decoded).mapInArrow(write, result_ddl)
 
     def project(self, decoded: DataFrame) -> DataFrame:
         """The results of decoded rows in their order: `__key`, `__value`, `__dead`, `__time`, `__partition`.

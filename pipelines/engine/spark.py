@@ -41,7 +41,7 @@ def _conf(settings: Settings, work: Path) -> dict[str, str]:
         "spark.executor.extraClassPath": settings.connector_jars,
         "spark.driver.host": settings.spark_driver_host,
         "spark.driver.bindAddress": settings.spark_driver_host,
-        "spark.ui.enabled": "false",
+        "spark.ui.enabled": str(settings.spark_ui).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         # Division by zero and bad casts give NULL, as in ksqlDB; integers cast to big-endian bytes.
