@@ -35,6 +35,7 @@ from pipelines.engine.watch import Watch
 from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
 from pipelines.metastore.service import Metastore
 from pipelines.metrics.driver import DriverMetrics
+from pipelines.processes import runs
 from pipelines.recomputes import Recomputes
 from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings, load_settings
@@ -270,16 +271,8 @@ class PipelineDriver:
         """Remove Spark's folders of drivers that were killed."""
         for folder in self._work.parent.glob(f"{self.name}-*"):
             pid = folder.name.rpartition("-")[2]
-            if pid.isdigit() and not _runs(int(pid)):
+            if pid.isdigit() and not runs(int(pid)):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process does something; one that nobody has reaped yet does not."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _log_folder(settings: Settings) -> Path:

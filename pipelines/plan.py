@@ -127,9 +127,9 @@ class Query:
     `emission` is `commit` (one result per changed key and batch) or `every-record` (one per input record).
 
     `key_format` is `kafka` (one group key: UTF-8, or 4- or 8-byte big-endian integer), `json` (the one group key, or an
-    object of them), `delimited` or `none`. A stateless query with `changelog` reads a table: a row that `where` does not
-    let through is a tombstone, as a tombstone is. `timestamp` is an expression for the results' time in place of the
-    row's. `having` is over group keys' names and aggregates' names. `tasks` is the number of state partitions.
+    object of them), `delimited` or `none`. A stateless query with `changelog` reads a table: a row that `where` does
+    not let through is a tombstone, as a tombstone is. `timestamp` is an expression for the results' time in place of
+    the row's. `having` is over group keys' names and aggregates' names. `tasks` is the number of state partitions.
     """
 
     name: str

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipelines import kafka_format
 from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.engine.decode import arrow_type
 from pipelines.engine.merge import WINDOW_BOUNDS, state_parts
@@ -75,7 +76,7 @@ def find_store(registry: Registry, store: str) -> tuple[PipelineDefinition, Depl
 def encode_key(query: Query, text: str) -> bytes:
     """The key's bytes from what a person types: the value itself, or a JSON object or list for several group keys."""
     if query.key_format == "kafka":
-        return _encode_plain(query.group_by[0], text)
+        return _plain(query.group_by[0], text)
     fields: Any = text
     try:
         fields = json.loads(text)
@@ -103,12 +104,10 @@ def _delimited(values: list[Any], delimiter: str) -> bytes:
     return text.getvalue().encode()
 
 
-def _encode_plain(key: GroupKey, text: str) -> bytes:
-    if key.type == "string":
-        return text.encode()
+def _plain(key: GroupKey, text: str) -> bytes:
     try:
-        return int(text).to_bytes(4 if key.type == "int" else 8, "big", signed=True)
-    except (ValueError, OverflowError):
+        return kafka_format.encode(text, key.type)
+    except ValueError:
         raise InvalidInput("key is not a number of the key's type", key=text, type=key.type) from None
 
 

@@ -1,8 +1,8 @@
 """Bringing a query back to a batch of the past, so that it runs forward from there again.
 
-Nothing in Kafka is unmade. A new batch is committed whose version is the old one: the changelog gets the difference, the
-positions the new batch, the consumer group the offsets at which the input stood then. So a store never stands behind
-Kafka's truth, and batch numbers only grow.
+Nothing in Kafka is unmade. A new batch is committed whose version is the old one: the changelog gets the difference,
+the positions the new batch, the consumer group the offsets at which the input stood then. So a store never stands
+behind Kafka's truth, and batch numbers only grow.
 
 The result topic is left as it is. Every key that differs was changed by records behind those offsets, which the query
 reads again, so its newest result there is written again as well. Until it has, the topic is ahead of the store.

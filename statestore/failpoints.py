@@ -1,8 +1,8 @@
 """Named points between the steps of a protocol, where a test may kill or stop the process.
 
 A point is armed by a file of its name in the folder `ROLLFORWARD_FAILPOINTS` names; the file holds how often to pass
-before firing, and the signal. Reaching an armed point takes the file away first, so a point fires once however many processes reach
-it and however often they are restarted. Without that variable a point costs one comparison.
+before firing, and the signal. Reaching an armed point takes the file away first, so a point fires once however many
+processes reach it and however often they are restarted. Without that variable a point costs one comparison.
 """
 
 from __future__ import annotations

@@ -319,8 +319,8 @@ class TransactionalProducer:
         """Run a call that may hang in the client. Raises `ProducerFatal` then: this producer is of no more use.
 
         The client does not look at the time limit of this one call, and after the group's coordinator has been
-        restarted it may wait for ever for a connection to the old one (librdkafka issues 5456 and 5511). The thread that
-        hangs keeps the client alive until the call returns, if it does.
+        restarted it may wait for ever for a connection to the old one (librdkafka issues 5456 and 5511). The thread
+        that hangs keeps the client alive until the call returns, if it does.
         """
         raised: list[BaseException] = []
 

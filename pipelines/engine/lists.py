@@ -1,7 +1,8 @@
 """Aggregates that keep values: lists, sets, the largest, the first and the last few, and how often each occurs.
 
 A value is the text in which Spark writes it as JSON, so equal values have equal texts, and no digit is lost. A state is
-a JSON list of such texts; a histogram's is an object of counts. These are computed row by row: a list has no arithmetic.
+a JSON list of such texts; a histogram's is an object of counts. These are computed row by row: a list has no
+arithmetic.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A statement as a client sends it: its text, what kind it is, and whom it concerns.
 
-Kinds: `deploy` (a script of SQL becomes a pipeline), `start` and `stop` (RESUME and PAUSE: whether it is to run), `drop`
-(DROP PIPELINE), `sql` (one statement that defines or drops a stream, a table or a query). The text is what people see in the log; the kind and the names decide.
+Kinds: `deploy` (a script of SQL becomes a pipeline), `start` and `stop` (RESUME and PAUSE: whether it is to run),
+`drop` (DROP PIPELINE), `sql` (one statement that defines or drops a stream, a table or a query). The text is what
+people see in the log; the kind and the names decide.
 """
 
 from __future__ import annotations

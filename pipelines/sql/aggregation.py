@@ -25,9 +25,9 @@ def has_aggregate(node: Node) -> bool:
 class ResultExpressions(Expressions):
     """Expressions over group keys and aggregates. Equal aggregate calls share one of `aggregates`.
 
-    `item` is the whole item of SELECT for errors, None in HAVING. `keys` maps the text of a group expression to its key. Aggregates have the types that Spark computes: counts and
-    sums of integers are bigint, averages double (a decimal is averaged as double, as ksqlDB does). If it is `windowed`
-    there are the window's bounds too.
+    `item` is the whole item of SELECT for errors, None in HAVING. `keys` maps the text of a group expression to its
+    key. Aggregates have the types that Spark computes: counts and sums of integers are bigint, averages double (a
+    decimal is averaged as double, as ksqlDB does). If it is `windowed` there are the window's bounds too.
     """
 
     def __init__(self, rows: RowExpressions, keys: dict[str, GroupKey], *, windowed: bool = False) -> None:

@@ -1,8 +1,9 @@
 """The types of columns and expressions, and how they combine.
 
-The names are Spark's, except for times: a TIMESTAMP is computed as its milliseconds since 1970, a DATE as its days and a
-TIME as its milliseconds since midnight, which is also how JSON has them. `spark` is the type as a plan keeps it, `ddl`
-the type in which Spark computes. Rules for decimals are those of Spark, which are ksqlDB's as long as 38 digits suffice.
+The names are Spark's, except for times: a TIMESTAMP is computed as its milliseconds since 1970, a DATE as its days and
+a TIME as its milliseconds since midnight, which is also how JSON has them. `spark` is the type as a plan keeps it,
+`ddl` the type in which Spark computes. Rules for decimals are those of Spark, which are ksqlDB's as long as 38 digits
+suffice.
 """
 
 from __future__ import annotations
