@@ -15,6 +15,7 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
+from ops import control
 from ops.dagster.archive import archive_assets
 from ops.dagster.deployed import read_deployed
 from ops.dagster.resetting import reset_pipeline
@@ -51,6 +52,8 @@ def pipeline(archiving: Settings, visits: Visits, unique: str, points: Path) -> 
     deployed = PipelineUnderTest(archiving, unique, SQL.format(topic=unique))
     want(unique, STOPPED, archiving, deployed.registry)
     yield deployed
+    # A driver that a command has started is nobody's child here.
+    control.end_driver(deployed.registry, unique, timeout_s=0)
     deployed.close()
 
 
