@@ -113,7 +113,9 @@ class Archive:
         return _end_of(pq.read_schema(io.BytesIO(self._objects.get(key))), key)
 
     def _folder(self, partition: int) -> str:
-        return f"{self.topic.name}/{self.topic.topic_id}/{partition}"
+        # Kafka's ids are base64, whose signs would be folders and more.
+        topic_id = self.topic.topic_id.replace("/", "_").replace("+", "-").rstrip("=")
+        return f"{self.topic.name}/{topic_id}/{partition}"
 
 
 def open_archive(config: ObjectsConfig | None, topic: Topic) -> Archive:
