@@ -403,11 +403,16 @@ class Reader:
 
         With `uncommitted` those of aborted and of open transactions are among them.
 
-        Raises `Unavailable` when Kafka stays silent for the time limit, and `TaskCorrupted`'s cause, `OffsetsGone`,
-        when `start` lies before the log.
+        Raises `Unavailable` when Kafka stays silent for the time limit or the log ends before `end`, and
+        `TaskCorrupted`'s cause, `OffsetsGone`, when `start` lies before the log.
         """
         first, last = self.begin_and_end(topic, partition)
-        stop = last if end is None else min(end, last)
+        if end is not None and last < end:
+            # To read what there is would pass for all of it.
+            raise Unavailable(
+                "log ends too early", topic=topic, partition=partition, last=last, wanted=end, hint="ask again"
+            )
+        stop = last if end is None else end
         if start < first:
             raise OffsetsGone(
                 "records are gone from the log", topic=topic, partition=partition, wanted=start, first=first
@@ -431,11 +436,14 @@ class Reader:
         )
         try:
             consumer.assign([ck.TopicPartition(topic, partition, start)])
-            yield from self._chunks(consumer, topic, partition, stop)
+            yield from self._chunks(consumer, topic, partition, start, stop)
         finally:
             consumer.close()
 
-    def _chunks(self, consumer: ck.Consumer, topic: str, partition: int, stop: int) -> Iterator[list[Record]]:
+    def _chunks(
+        self, consumer: ck.Consumer, topic: str, partition: int, start: int, stop: int
+    ) -> Iterator[list[Record]]:
+        at = start
         deadline = time.monotonic() + self._config.request_timeout_s
         while True:
             # The client waits its whole time for a full chunk: so for one first, then a moment for those behind it.
@@ -452,10 +460,12 @@ class Reader:
                         break
                     headers = tuple(message.headers() or ())
                     chunk.append(Record(message.key(), message.value(), offset, message.timestamp()[1], headers))  # type: ignore[arg-type]
+                    at = offset + 1
                 elif error.code() == ck.KafkaError._PARTITION_EOF:
                     finished = finished or offset >= stop
                 elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
-                    raise OffsetsGone("records are gone from the log", topic=topic, partition=partition)
+                    self._resume(consumer, topic, partition, at)
+                    break
                 elif error.code() in _DEFINITE or error.fatal():
                     raise _unavailable("read", error.str(), self._config, topic=topic, partition=partition)
                 # Anything else, a broken connection above all, may pass: the deadline bounds it.
@@ -468,6 +478,13 @@ class Reader:
                 raise _unavailable(
                     "read to the end of the log", "time-out", self._config, topic=topic, partition=partition, end=stop
                 )
+
+    def _resume(self, consumer: ck.Consumer, topic: str, partition: int, at: int) -> None:
+        """Read on from `at`. The client gives its place up too when a broker comes back; only the log can tell."""
+        first, _ = self.begin_and_end(topic, partition)
+        if at < first:
+            raise OffsetsGone("records are gone from the log", topic=topic, partition=partition, wanted=at, first=first)
+        consumer.assign([ck.TopicPartition(topic, partition, at)])
 
 
 class GroupOffsets:
@@ -487,13 +504,13 @@ class GroupOffsets:
         wanted = [ck.TopicPartition(topic, partition) for topic, partition in partitions]
         timeout = self._config.request_timeout_s
         found = self._with_consumer(
-            "committed", lambda consumer: consumer.committed(wanted, timeout=timeout), stable=stable
+            "committed", lambda consumer: _whole(consumer.committed(wanted, timeout=timeout)), stable=stable
         )
         return {(one.topic, one.partition): (one.offset, one.metadata or "") for one in found if one.offset >= 0}
 
     def commit(self, positions: list[ck.TopicPartition]) -> None:
         """Commit outside of any transaction."""
-        self._with_consumer("commit", lambda consumer: consumer.commit(offsets=positions, asynchronous=False))
+        self._with_consumer("commit", lambda consumer: _whole(consumer.commit(offsets=positions, asynchronous=False)))
 
     def _with_consumer(self, what: str, question: Callable[[ck.Consumer], Answer], *, stable: bool = True) -> Answer:
         isolation = "read_committed" if stable else "read_uncommitted"
@@ -524,9 +541,28 @@ def list_offsets(
             isolation_level=isolation,
             request_timeout=config.request_timeout_s,
         )
-        return {(where.topic, where.partition): future.result().offset for where, future in futures.items()}
+        return {(where.topic, where.partition): _real(future.result().offset) for where, future in futures.items()}
 
     return _ask(admin, config, "list_offsets", question)
+
+
+def _real(offset: int) -> int:
+    """An offset that a broker has said.
+
+    When its time is over before the broker has answered, the client may give -1001 (no offset) as a result without an
+    error. Taken for a log's end it would make a full log an empty one.
+    """
+    if offset < 0:
+        raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT, f"no broker has said the offset: {offset}"))
+    return offset
+
+
+def _whole(found: list[ck.TopicPartition]) -> list[ck.TopicPartition]:
+    """An answer of which every partition is right. An error of one would look like an offset that was never committed."""
+    for one in found:
+        if one.error is not None:
+            raise ck.KafkaException(one.error)
+    return found
 
 
 _NOT_TO_BE_SEEN = (ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
