@@ -43,6 +43,8 @@ DRIVER_POINTS = (
     "driver.before-done-commit",
     "driver.done",
 )
+# Of a Spark worker: the server has the whole attempt, and Spark does not know it yet.
+WORKER_POINTS = ("worker.staged",)
 # Met only where an expression fails of a record.
 REFUSE_POINTS = ("driver.refused",)
 # Of a store of any task, in the order of one transaction that spills and one recovery.
@@ -147,6 +149,7 @@ ALL_POINTS = (
     *REFUSE_POINTS,
     *SERVER_POINTS,
     *DRIVER_POINTS,
+    *WORKER_POINTS,
     *STORE_POINTS,
     *PROGRAM_POINTS,
     *SNAPSHOT_POINTS,
