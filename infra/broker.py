@@ -1,9 +1,10 @@
 """A Kafka broker of one node: broker and KRaft controller in one JVM, on loopback.
 
-Owns `<home>/kafka`: `server.properties` and `log4j2.properties`, written anew at each start; `ports.json`, which keeps the advertised address
-the same for the life of the data; `data/`, formatted once. A folder is formatted when `data/meta.properties` is there, which the tool writes
-last, so a kill in mid-format is made good by the next start. Acknowledged records survive kill -9 of the broker, not power loss (no sync per
-record). A restart after kill -9 waits for the dead broker's session, 3 s.
+Owns `<home>/kafka`: `server.properties` and `log4j2.properties`, written anew at each start; `ports.json`, which keeps
+the advertised address the same for the life of the data; `data/`, formatted once. A folder is formatted when
+`data/meta.properties` is there, which the tool writes last, so a kill in mid-format is made good by the next start.
+Acknowledged records survive kill -9 of the broker, not power loss (no sync per record). A restart after kill -9 waits
+for the dead broker's session, 3 s.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ FORMAT_TIMEOUT_S = 60
 STOP_GRACE_S = 20.0
 # Any 16 bytes in base64; one node never meets another cluster.
 CLUSTER_ID = "cm9sbGZvcndhcmRsb2NhbA"
-# Serial starts fastest of the collectors and needs the least memory beside the heap; two cores gain nothing from a concurrent one.
+# Serial starts fastest of the collectors and needs the least memory beside the heap; two cores gain nothing from a
+# concurrent one.
 JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
 
 SETTINGS = {
@@ -51,14 +53,16 @@ SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
-    # Retention goes by the records' own time: replayed input of another year would be deleted at once. `down --wipe` frees the disk.
+    # Retention goes by the records' own time: replayed input of another year would be deleted at once. `down --wipe`
+    # frees the disk.
     "log.retention.ms": "-1",
     "offsets.retention.minutes": "525600",
     "log.segment.bytes": str(64 * 1024 * 1024),
     "log.cleaner.threads": "1",
     # Taken from the heap when the broker starts; the default of 128 MiB would be a quarter of it.
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
-    # A restarted broker is let in when its dead predecessor's session ends: the default of 9 s would be the time of every restart after a kill.
+    # A restarted broker is let in when its dead predecessor's session ends: the default of 9 s would be the time of
+    # every restart after a kill.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
     "num.network.threads": "2",
@@ -93,8 +97,9 @@ class Broker:
     ) -> ProcessRecord:
         """Starts the broker and returns when it answers; formats its folder the first time.
 
-        `port` is the one to listen on; by default the folder's own of last time if it is free, else a free one. Raises PortInUse for a
-        given port that is taken, StartFailed with the log's end when the broker ends or does not answer within a minute.
+        `port` is the one to listen on; by default the folder's own of last time if it is free, else a free one. Raises
+        PortInUse for a given port that is taken, StartFailed with the log's end when the broker ends or does not answer
+        within a minute.
         """
         process.stop(self.record, grace_s=STOP_GRACE_S)
         client = ports.choose(port, self.port, component="kafka")
@@ -154,7 +159,7 @@ class Broker:
         }
         write_atomic(self._config, "".join(f"{key}={value}\n" for key, value in settings.items()))
         write_atomic(self.home / "log4j2.properties", LOG4J)
-        ports.keep(self.home, "clients", client)
+        ports.keep(self.home, {"clients": client})
 
     def _log_options(self) -> tuple[str, ...]:
         return (f"-Dlog4j2.configurationFile={self.home / 'log4j2.properties'}",)

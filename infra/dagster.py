@@ -1,8 +1,9 @@
 """Dagster's webserver and daemon as two processes of our own.
 
-Owns `<home>/dagster` (DAGSTER_HOME): `dagster.yaml`, copied from the project at each start, and whatever Dagster keeps there; the port is kept
-in `ports.json`, so that links and bookmarks stay good. Two processes start faster than `dagster dev`, need 100 MB less, and end on SIGTERM.
-They are started as modules of the running interpreter, so they see its packages. Both may be killed at any time; Dagster's storage is its own.
+Owns `<home>/dagster` (DAGSTER_HOME): `dagster.yaml`, copied from the project at each start, and whatever Dagster keeps
+there; the port is kept in `ports.json`, so that links and bookmarks stay good. Two processes start faster than `dagster
+dev`, need 100 MB less, and end on SIGTERM. They are started as modules of the running interpreter, so they see its
+packages. Both may be killed at any time; Dagster's storage is its own.
 """
 
 from __future__ import annotations
@@ -65,12 +66,13 @@ class Dagster:
     ) -> list[str]:
         """Starts whichever of the two does not run and returns their names when the webserver answers and both live.
 
-        `module` holds the definitions; `config` is the dagster.yaml to use; `env` is added to a small inherited environment. A given `port`
-        that is taken raises PortInUse; without one the port of last time is used if it is free. Raises StartFailed with the log's end.
+        `module` holds the definitions; `config` is the dagster.yaml to use; `env` is added to a small inherited
+        environment. A given `port` that is taken raises PortInUse; without one the port of last time is used if it is
+        free. Raises StartFailed with the log's end.
         """
         missing = [name for name in (DAEMON, WEBSERVER) if not self.is_alive(name)]
         if WEBSERVER in missing:
-            ports.keep(self.home, "webserver", ports.choose(port, self.port, component=WEBSERVER))
+            ports.keep(self.home, {"webserver": ports.choose(port, self.port, component=WEBSERVER)})
         if not missing:
             return []
         try:

@@ -1,7 +1,7 @@
 """Errors of the local stack, sorted by what the reader does next.
 
-Owns the shape of every message: lowercase, then the facts as key=`value`, then a hint that names the next step. Nothing here survives
-anything; an error is raised, shown and forgotten.
+Owns the shape of every message: lowercase, then the facts as key=`value`, then a hint that names the next step. Nothing
+here survives anything; an error is raised, shown and forgotten.
 """
 
 from __future__ import annotations

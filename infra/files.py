@@ -1,9 +1,10 @@
 """Small durable files and the lock between processes.
 
-Owns two things. `write_atomic` replaces a whole file: temporary file in the same folder, flush, sync, rename, so that a reader sees the old or
-the new content and never a part; the folder is not synced, so after power loss the old content may be back. `FileLock` is an exclusive
-flock(2) on a file that holds the owner's pid for messages only. The kernel drops the lock with its process, so a killed owner never blocks
-anyone. A lock file may be deleted by its owner: whoever waited for the deleted one notices and takes the new one.
+Owns two things. `write_atomic` replaces a whole file: temporary file in the same folder, flush, sync, rename, so that a
+reader sees the old or the new content and never a part; the folder is not synced, so after power loss the old content
+may be back. `FileLock` is an exclusive flock(2) on a file that holds the owner's pid for messages only. The kernel
+drops the lock with its process, so a killed owner never blocks anyone. A lock file may be deleted by its owner: whoever
+waited for the deleted one notices and takes the new one.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class FileLock:
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A lock on a file that was deleted meanwhile excludes nobody: the next comer locks a new file of the same name.
+            # A lock on a file that was deleted meanwhile excludes nobody: the next comer locks a new file of the same
+            # name.
             if os.fstat(fd).st_ino != os.stat(self._path).st_ino:
                 raise BlockingIOError
         except (BlockingIOError, FileNotFoundError):

@@ -1,9 +1,9 @@
 """Fetching jars with the Ivy that PySpark ships.
 
-Owns Ivy's two input files and its command line, so that no build tool has to be installed. The repository is the one that Ivy's own Maven
-resolver has built in. Two ways to fetch: `exact` asks for listed jars and reads no descriptors (one request a jar: 46 jars in 10 s), which is
-what users run; `transitive` lets Ivy choose (50 s for the same jars) and is only for making a new lock file. Keeps nothing: Ivy's cache lives
-in the caller's temporary folder.
+Owns Ivy's two input files and its command line, so that no build tool has to be installed. The repository is the one
+that Ivy's own Maven resolver has built in. Two ways to fetch: `exact` asks for listed jars and reads no descriptors
+(one request a jar: 46 jars in 10 s), which is what users run; `transitive` lets Ivy choose (50 s for the same jars) and
+is only for making a new lock file. Keeps nothing: Ivy's cache lives in the caller's temporary folder.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Coordinate:
 class Request:
     """What Ivy is to fetch: roots with what they need, or, if `exact`, these and no others.
 
-    `overrides` force a version wherever an artifact is needed; `exclude_orgs` and `exclude_names` (`group:name`) leave artifacts out.
+    `overrides` force a version wherever an artifact is needed; `exclude_orgs` and `exclude_names` (`group:name`) leave
+    artifacts out.
     """
 
     roots: tuple[Coordinate, ...]

@@ -1,15 +1,16 @@
 """The jars of the local stack: which ones, and where they lie on this machine.
 
-Owns the four sets (`kafka`: a broker; `connector`: what PySpark needs on top of its own jars to read and write Kafka; `s3proxy`: an S3
-server; `streams`: Kafka Streams, a peer in the benchmarks), the lock file `jars.lock.json` beside this module, which pins every jar by
-version and SHA-256, and the cache:
+Owns the four sets (`kafka`: a broker; `connector`: what PySpark needs on top of its own jars to read and write Kafka;
+`s3proxy`: an S3 server; `streams`: Kafka Streams, a peer in the benchmarks), the lock file `jars.lock.json` beside this
+module, which pins every jar by version and SHA-256, and the cache:
 
     <cache>/jars/<set>-<digest of the set's lock entry>/<name>-<version>.jar ...   manifest.json
 
-Invariants: a folder of that name is complete, since it is renamed into place when every jar in it has the pinned digest; every call checks all
-digests again (44 MB: some 50 ms, no JVM), keeps the good jars and fetches only the missing or changed ones. A download with another content
-is refused. One file lock per set covers the making, so several processes may resolve at once. Survives kill at any moment: what is left is a
-temporary folder, deleted by the next making.
+Invariants: a folder of that name is complete, since it is renamed into place when every jar in it has the pinned
+digest; every call checks all digests again (44 MB: some 50 ms, no JVM), keeps the good jars and fetches only the
+missing or changed ones. A download with another content is refused. One file lock per set covers the making, so several
+processes may resolve at once. Survives kill at any moment: what is left is a temporary folder, deleted by the next
+making.
 
 `python -m infra.jars` lets Ivy choose anew from the definitions below and writes the lock file.
 """
@@ -64,8 +65,8 @@ DEFINITIONS = {
         ),
         exclude_names=("org.apache.spark:spark-tags_2.13",),
     ),
-    # All that it loads when it serves a folder: 20 jars, where its descriptors name 152. jackson-annotations is newer than the one they
-    # name, with which it does not start.
+    # All that it loads when it serves a folder: 20 jars, where its descriptors name 152. jackson-annotations is newer
+    # than the one they name, with which it does not start.
     "s3proxy": Request(
         roots=tuple(
             Coordinate.parse(text)
@@ -120,8 +121,8 @@ def resolve(
 ) -> list[Path]:
     """The paths of a set's jars, each with the pinned content, in the order of their names.
 
-    `name` is one of the sets. Raises JarsUnavailable (network), JarsDamaged (a download differs from the lock file) or InfraError
-    (unknown set).
+    `name` is one of the sets. Raises JarsUnavailable (network), JarsDamaged (a download differs from the lock file) or
+    InfraError (unknown set).
     """
     pinned = read_lock(name, lock_file)
     folder = folder_of(name, pinned, cache or default_cache())

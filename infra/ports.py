@@ -1,8 +1,9 @@
 """TCP ports on the loopback interface.
 
-Owns the choice of a free port, the file in which a component keeps its own, and the answer to "who has this one". Ports are taken below the range from which kernels give out ports for
-outgoing connections, so that a stack that is down does not lose its port to a passing client. A port that was free is not reserved: the
-component that binds it a moment later may still lose a race, and says so.
+Owns the choice of a free port, the file in which a component keeps its own, and the answer to "who has this one". Ports
+are taken below the range from which kernels give out ports for outgoing connections, so that a stack that is down does
+not lose its port to a passing client. A port that was free is not reserved: the component that binds it a moment later
+may still lose a race, and says so.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import random
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ PORT_MIN = 20_000
 PORT_MAX = 29_999
 TRIES_MAX = 200
 POLL_S = 0.05
+LAST_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,6 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def comes_free(port: int, *, timeout_s: float) -> bool:
-    """Whether the port is free within the time: a killed server holds it until its last thread has ended."""
-    deadline = time.monotonic() + timeout_s
-    while not is_free(port):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL_S)
-    return True
 
 
 def free_port(*, avoid: Collection[int] = ()) -> int:
@@ -107,17 +99,27 @@ def kept(folder: Path, name: str) -> int | None:
     return port if isinstance(port, int) else None
 
 
-def keep(folder: Path, name: str, port: int) -> None:
-    """Remember the port, so that addresses which people and clients know stay good."""
-    write_json(folder / "ports.json", {name: port})
+def keep(folder: Path, chosen: Mapping[str, int]) -> None:
+    """Remember the ports by component, so that addresses which people and clients know stay good."""
+    write_json(folder / "ports.json", {**(read_json(folder / "ports.json") or {}), **chosen})
 
 
-def choose(asked: int | None, last: int | None, *, component: str) -> int:
-    """The port to listen on: the one asked for, else the one of last time if it is free, else a free one.
+def choose(asked: int | None, last: int | None, *, component: str, avoid: Collection[int] = ()) -> int:
+    """The port to listen on: the one asked for, else the one of last time, else a free one that is not in `avoid`.
 
-    Raises PortInUse for one that was asked for and is taken.
+    A killed server holds its port until its last thread has ended, so that of last time is waited for, LAST_WAIT_S at
+    most. Raises PortInUse for one that was asked for and is taken.
     """
     if asked is not None:
         require_free(asked, component=component)
         return asked
-    return last if last is not None and is_free(last) else free_port()
+    return last if last is not None and _comes_free(last) else free_port(avoid=avoid)
+
+
+def _comes_free(port: int) -> bool:
+    deadline = time.monotonic() + LAST_WAIT_S
+    while not is_free(port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True

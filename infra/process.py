@@ -1,16 +1,18 @@
 """Detached processes that outlive the command that started them, and are found and ended by a later one.
 
-Owns start, identity, liveness and stop. A process leads its own session, reads /dev/null, writes stdout and stderr to one log, and has the
-default signal dispositions whatever the starter ignored (a shell's `&` sets SIGINT to ignore, and Dagster copies that to SIGTERM).
+Owns start, identity, liveness and stop. A process leads its own session, reads /dev/null, writes stdout and stderr to
+one log, and has the default signal dispositions whatever the starter ignored (a shell's `&` sets SIGINT to ignore, and
+Dagster copies that to SIGTERM).
 
 Two independent traces identify it. The record, a JSON file written atomically after the start:
 
     {"pid": 4711, "create_time": 1795274190.02, "command": ["java", ...], "log": "/.../broker.log"}
 
-and the variable ROLLFORWARD_PROCESS in its environment, inherited by its children, which holds the record's path. A record speaks of a live
-process only if pid *and* creation time agree, so neither a stale file nor a reused pid is mistaken for it. `stop` ends what the record names,
-its process group, and everything that carries the mark: so nothing is left when the leader was killed alone, when the starter died before it
-wrote the record, or when the record cannot be read. A child that was itself started by this module carries its own mark and is not touched.
+and the variable ROLLFORWARD_PROCESS in its environment, inherited by its children, which holds the record's path. A
+record speaks of a live process only if pid *and* creation time agree, so neither a stale file nor a reused pid is
+mistaken for it. `stop` ends what the record names, its process group, and everything that carries the mark: so nothing
+is left when the leader was killed alone, when the starter died before it wrote the record, or when the record cannot be
+read. A child that was itself started by this module carries its own mark and is not touched.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from infra.errors import InfraError, StartFailed, StopFailed, log_tail
 from infra.files import read_json, write_json
 
 MARK = "ROLLFORWARD_PROCESS"
-# The boot time from which the system computes creation times moves a little when the clock is set; a pid is not reused that fast.
+# The boot time from which the system computes creation times moves a little when the clock is set; a pid is not reused
+# that fast.
 CREATE_TIME_TOLERANCE_S = 1.5
 POLL_S = 0.02
 KILL_WAIT_S = 10.0

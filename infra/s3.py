@@ -1,9 +1,10 @@
 """An S3 server of one node: S3Proxy over a local folder, on loopback.
 
-Owns `<home>/s3`, which is ours alone to read: `s3proxy.conf` and `logback.xml`, written anew at each start; `credentials`, made once, in the
-format of AWS's own credentials file, so that every AWS client can be pointed at it; `ports.json`, which keeps the address; `data/`, a folder
-per bucket, with the bucket `rollforward` in it from the beginning. Objects survive kill -9 of the server; a put that it cuts off leaves a
-key of its own with a random end, never the object's, so readers must not believe a listing.
+Owns `<home>/s3`, which is ours alone to read: `s3proxy.conf` and `logback.xml`, written anew at each start;
+`credentials`, made once, in the format of AWS's own credentials file, so that every AWS client can be pointed at it;
+`ports.json`, which keeps the address; `data/`, a folder per bucket, with the bucket `rollforward` in it from the
+beginning. Objects survive kill -9 of the server; a put that it cuts off leaves a key of its own with a random end,
+never the object's, so readers must not believe a listing.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ class S3Server:
     ) -> ProcessRecord:
         """Starts the server and returns when it answers.
 
-        `port` is the one to listen on; by default the folder's own of last time if it is free, else a free one. Raises PortInUse for a
-        given port that is taken, StartFailed with the log's end when the server ends or does not answer within a minute.
+        `port` is the one to listen on; by default the folder's own of last time if it is free, else a free one. Raises
+        PortInUse for a given port that is taken, StartFailed with the log's end when the server ends or does not answer
+        within a minute.
         """
         process.stop(self.record, grace_s=STOP_GRACE_S)
         chosen = ports.choose(port, self.port, component="s3")
@@ -116,7 +118,7 @@ class S3Server:
         }
         write_atomic(self.home / "s3proxy.conf", "".join(f"{name}={value}\n" for name, value in settings.items()))
         write_atomic(self.home / "logback.xml", LOGBACK)
-        ports.keep(self.home, "s3", port)
+        ports.keep(self.home, {"s3": port})
 
     def _credentials(self) -> tuple[str, str]:
         """The server's only key and its secret, made the first time."""

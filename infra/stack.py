@@ -8,10 +8,11 @@ Owns the layout of a home and which processes belong to it:
     <home>/logs/<name>.log      one log per process
     <home>/kafka/  <home>/s3/  <home>/dagster/  <home>/monitoring/      the components' own folders
 
-Invariants: two commands never change one home at the same time; `up` starts what is missing or dead and touches nothing that runs; when a
-component fails, what this call started is stopped again; after `down` no process of the stack is left, whatever the files say. Survives kill -9
-of any process, of the command itself, and files cut short. `down(wipe=True)` deletes the home if `up` made it, and otherwise only the entries
-above, so that a home given by mistake loses nothing else.
+Invariants: two commands never change one home at the same time; `up` starts what is missing or dead and touches nothing
+that runs; when a component fails, what this call started is stopped again; after `down` no process of the stack is
+left, whatever the files say. Survives kill -9 of any process, of the command itself, and files cut short.
+`down(wipe=True)` deletes the home if `up` made it, and otherwise only the entries above, so that a home given by
+mistake loses nothing else.
 """
 
 from __future__ import annotations
@@ -122,9 +123,10 @@ class Stack:
         """Starts what is missing or dead of the named components and returns when they answer.
 
         They are `kafka`, `s3`, `dagster`, and `monitoring`, which is not among the default ones and needs `monitored`.
-        `dagster` needs `dagster_module` and `dagster_yaml`. `env` is added to the environment of the Dagster processes, which also holds
-        JAVA_HOME, PYSPARK_PYTHON, ROLLFORWARD_HOME and, with a broker, ROLLFORWARD_BOOTSTRAP_SERVERS. A port given for a component that
-        already runs is not looked at. Waits up to five minutes for another `up` or `down` of this home. Raises InfraError.
+        `dagster` needs `dagster_module` and `dagster_yaml`. `env` is added to the environment of the Dagster processes,
+        which also holds JAVA_HOME, PYSPARK_PYTHON, ROLLFORWARD_HOME and, with a broker, ROLLFORWARD_BOOTSTRAP_SERVERS.
+        A port given for a component that already runs is not looked at. Waits up to five minutes for another `up` or
+        `down` of this home. Raises InfraError.
         """
         wanted = _checked(components, dagster_module, dagster_yaml)
         tell = on_progress or (lambda step, detail: None)
@@ -161,7 +163,8 @@ class Stack:
     def down(self, *, wipe: bool = False, on_progress: Progress | None = None) -> StackStatus:
         """Stops every process of the stack; with `wipe` deletes its data too, not the cache. Harmless when nothing runs.
 
-        What a Dagster run started as a plain child ends with it; what was started through infra.process is its starter's to stop.
+        What a Dagster run started as a plain child ends with it; what was started through infra.process is its
+        starter's to stop.
         """
         tell = on_progress or (lambda step, detail: None)
         if not self.home.exists():

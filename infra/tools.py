@@ -1,9 +1,9 @@
 """Programs of the operating system that the stack may use and does not need: Prometheus and Alertmanager.
 
-Looked for on PATH, then in `<cache>/tools/<name>`. `fetch` brings them there on a Debian or Ubuntu machine as any user: apt downloads the
-packages with the sources that the machine is configured with and checks their signatures, and they are unpacked, not installed. Nothing of
-the system changes. A folder of the cache is complete, since it is renamed into place; a kill leaves a temporary folder that the next
-fetch deletes.
+Looked for on PATH, then in `<cache>/tools/<name>`. `fetch` brings them there on a Debian or Ubuntu machine as any user:
+apt downloads the packages with the sources that the machine is configured with and checks their signatures, and they
+are unpacked, not installed. Nothing of the system changes. A folder of the cache is complete, since it is renamed into
+place; a kill leaves a temporary folder that the next fetch deletes.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ import psutil
 from infra.process import MARK
 from ops.environment import Progress, driver_environment, with_spark
 from pipelines.metastore.embedded import want
+from pipelines.processes import runs
 from pipelines.registry import RUNNING, STOPPED, BatchRow, DriverRow, Registry
 from pipelines.settings import Settings
 from statestore.errors import Unavailable
@@ -49,6 +50,7 @@ class PipelineStatus:
     lag: int
     newest_batches: dict[str, int]
     metrics_url: str | None = None
+    spark_url: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -57,12 +59,7 @@ class PipelineStatus:
 
 def is_alive(driver: DriverRow) -> bool:
     """Whether the very process that wrote the row still runs."""
-    try:
-        process = psutil.Process(driver.pid)
-        same = abs(process.create_time() - driver.process_started) < 0.01
-        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    return runs(driver.pid, driver.process_started)
 
 
 def status(registry: Registry, name: str) -> PipelineStatus:
@@ -101,6 +98,7 @@ def _status(
         lag=sum(batch.lag for batch in newest),
         newest_batches={batch.query: batch.batch for batch in newest},
         metrics_url=None if driver is None or not alive else _metrics_url(driver),
+        spark_url=None if driver is None or not alive else driver.spark_url,
     )
 
 

@@ -35,7 +35,8 @@ def on_local_stack(settings: Settings) -> Settings:
         updates["bootstrap_servers"] = stack.status().bootstrap_servers or ""
     if not settings.alertmanager_url:
         updates["alertmanager_url"] = stack.status().alertmanager_url or ""
-    if settings.snapshot_url.startswith("s3://") and not settings.s3_endpoint_url:
+    urls = (settings.snapshot_url, settings.archive_url)
+    if any(url.startswith("s3://") for url in urls) and not settings.s3_endpoint_url:
         updates |= _local_s3(settings, stack)
     return settings.model_copy(update=updates)
 
@@ -43,7 +44,8 @@ def on_local_stack(settings: Settings) -> Settings:
 def _local_s3(settings: Settings, stack: Stack) -> dict[str, object]:
     """The local stack's S3 server, if it runs and holds the bucket that is asked for."""
     endpoint = stack.status().s3_endpoint
-    if endpoint is None or settings.snapshot_url.removeprefix("s3://").partition("/")[0] != BUCKET:
+    urls = (settings.snapshot_url, settings.archive_url)
+    if endpoint is None or not any(url.removeprefix("s3://").partition("/")[0] == BUCKET for url in urls):
         return {}
     updates: dict[str, object] = {"s3_endpoint_url": endpoint, "s3_addressing": "path"}
     if not settings.s3_credentials_file:

@@ -11,14 +11,14 @@ Killed before a query's transaction commits, nothing of it is there: `clone` aga
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipelines import names
 from pipelines.deploy import DeployedQuery, deployed_queries, require_unchanged
 from pipelines.metastore.embedded import deploy
-from pipelines.past import past_version, require_rewritable
+from pipelines.past import PastVersion, past_version, require_rewritable
 from pipelines.plan import Query, plan_hash, query_to_json
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.rewind import chosen, ranges_of, rewrite_of
@@ -30,6 +30,7 @@ from statestore.kafka import Admin, Reader
 from statestore.travel.rewrite import Rewrite
 
 Progress = Callable[[str, str], None]
+_COPIED = "copied"
 
 
 @dataclass(frozen=True)
@@ -70,71 +71,65 @@ def clone(
     copies = deployed_queries(made)
     for original, copy in zip(originals, copies, strict=True):
         _require_alike(original.query, copy.query)
-    return [
-        _copy(original, copy, settings, batch, at_ms, tell) for original, copy in zip(originals, copies, strict=True)
-    ]
+    pairs = zip(originals, copies, strict=True)
+    return [_Copying(original, copy, settings, batch, at_ms, tell).run() for original, copy in pairs]
 
 
-def _copy(
-    original: DeployedQuery,
-    copy: DeployedQuery,
-    settings: Settings,
-    batch: int | None,
-    at_ms: int | None,
-    tell: Progress,
-) -> Cloned:
-    kafka = settings.kafka_config()
-    marked = BatchesLog(Reader(kafka), copy.batches_topic, tasks=copy.query.tasks).is_marked(ORIGIN)
-    if marked is False:
-        # Before its id is taken: whoever runs under it would be fenced.
-        raise InvalidInput("there is another pipeline of this name", pipeline=copy.pipeline, hint="choose another name")
-    with ExitStack() as stack:
-        rewrite = rewrite_of(copy, settings)
-        stack.callback(rewrite.close)
-        rewrite.take()
-        return _copy_with(rewrite, original, copy, settings, batch, at_ms, tell)
+@dataclass(frozen=True)
+class _Copying:
+    """One query of the original on its way to the clone's `copy`."""
 
+    original: DeployedQuery
+    copy: DeployedQuery
+    settings: Settings
+    batch: int | None
+    at_ms: int | None
+    tell: Progress
 
-def _copy_with(
-    rewrite: Rewrite,
-    original: DeployedQuery,
-    copy: DeployedQuery,
-    settings: Settings,
-    batch: int | None,
-    at_ms: int | None,
-    tell: Progress,
-) -> Cloned:
-    kafka = settings.kafka_config()
-    before = BatchesLog(Reader(kafka), copy.batches_topic, tasks=copy.query.tasks).driver_log()
-    if before.origin.get("state") == _COPIED and before.origin["pipeline"] == original.pipeline:
-        return Cloned(copy.query.name, before.origin["batch"], before.origin["keys"], copied_now=False)
-    if before.planned is not None:
-        raise InvalidInput("there is another pipeline of this name", pipeline=copy.pipeline, hint="choose another name")
-    with past_version(original, settings, batch=batch, at_ms=at_ms, tell=tell) as version:
+    def run(self) -> Cloned:
+        """Make the copy, or find it made."""
+        log = BatchesLog(Reader(self.settings.kafka_config()), self.copy.batches_topic, tasks=self.copy.query.tasks)
+        if log.is_marked(ORIGIN) is False:
+            # Before its id is taken: whoever runs under it would be fenced.
+            raise self._taken()
+        with closing(rewrite_of(self.copy, self.settings)) as rewrite:
+            rewrite.take()
+            before = log.driver_log()
+            if before.origin.get("state") == _COPIED and before.origin["pipeline"] == self.original.pipeline:
+                return Cloned(self.copy.query.name, before.origin["batch"], before.origin["keys"], copied_now=False)
+            if before.planned is not None:
+                raise self._taken()
+            with past_version(
+                self.original, self.settings, batch=self.batch, at_ms=self.at_ms, tell=self.tell
+            ) as version:
+                return self._write(rewrite, version)
+
+    def _taken(self) -> InvalidInput:
+        hint = "choose another name"
+        return InvalidInput("there is another pipeline of this name", pipeline=self.copy.pipeline, hint=hint)
+
+    def _write(self, rewrite: Rewrite, version: PastVersion) -> Cloned:
+        query, batch = self.copy.query, version.cut.batch
         now = version.cut.driver.planned
-        if now is None or version.cut.batch < 0:
-            raise InvalidInput("nothing was committed then", query=original.query.name)
-        ranges = ranges_of(version, now, Admin(kafka))
-        stores = {past.spec.number: version.task(past.spec) for past in version.cut.tasks}
-        store, plan = copy.query.store, plan_hash(copy.query)
-        keys = sum(1 for each in stores.values() for _ in each.database.scan(store))
-        origin = {"pipeline": original.pipeline, "batch": version.cut.batch, "keys": keys}
-        tell(copy.query.name, "owning its tasks")
+        if now is None or batch < 0:
+            raise InvalidInput("nothing was committed then", query=self.original.query.name)
+        ranges = ranges_of(version, now, Admin(self.settings.kafka_config()))
+        stores = {past.spec.number: version.task(past.spec).database for past in version.cut.tasks}
+        keys = sum(1 for database in stores.values() for _ in database.scan(query.store))
+        origin = {"pipeline": self.original.pipeline, "batch": batch, "keys": keys}
+        self.tell(query.name, "owning its tasks")
         if rewrite.own({ORIGIN: encode_fields(state=COPYING, **origin)}).planned is not None:
-            raise InvalidInput("the clone was started meanwhile", pipeline=copy.pipeline, hint="drop it")
+            raise InvalidInput("the clone was started meanwhile", pipeline=self.copy.pipeline, hint="drop it")
         reach("clone.marked")
-        tell(copy.query.name, f"copying {keys:,} keys")
-        entries = {number: each.database.scan(store) for number, each in stores.items()}
+        self.tell(query.name, f"copying {keys:,} keys")
+        plan = plan_hash(query)
         records = {
             ORIGIN: encode_fields(state=_COPIED, **origin),
-            PLAN_PREFIX + plan.encode(): query_to_json(copy.query).encode(),
+            PLAN_PREFIX + plan.encode(): query_to_json(query).encode(),
         }
-        planned = Planned(version.cut.batch, plan, ranges)
-        rewrite.commit(entries, planned, records, names.group(copy.pipeline, copy.query.name))
-    return Cloned(copy.query.name, version.cut.batch, keys, copied_now=True)
-
-
-_COPIED = "copied"
+        entries = {number: database.scan(query.store) for number, database in stores.items()}
+        rewrite.commit(entries, Planned(batch, plan, ranges), records, names.group(self.copy.pipeline, query.name))
+        return Cloned(query.name, batch, keys, copied_now=True)
 
 
 def _require_apart(queries: Sequence[DeployedQuery]) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy.orm import DeclarativeBase
 from statestore.errors import FormatUnsupported
 
 # The newest migration. Compared first, because loading alembic would be most of a short command's time.
-NEWEST = "0004"
+NEWEST = "0005"
 _FIRST = "0001"
 _WRITES = "rollforward_writes"
 # Any number, the same for everybody who writes to a PostgreSQL database of ours.

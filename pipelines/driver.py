@@ -28,12 +28,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.deploy import deployed_queries, require_unchanged
 from pipelines.engine.query_driver import BatchDone, QueryDriver
+from pipelines.engine.recomputing import Requests
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.spark import start_session
 from pipelines.engine.watch import Watch
 from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
 from pipelines.metastore.service import Metastore
 from pipelines.metrics.driver import DriverMetrics
+from pipelines.processes import runs
+from pipelines.recomputes import Recomputes
 from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings, load_settings
 from statestore import logs
@@ -146,7 +149,8 @@ class PipelineDriver:
         with ThreadPoolExecutor(max_workers=1) as starting:
             spark = starting.submit(start_session, settings, f"rollforward-{self.name}", self._work)
             for query in deployed:
-                driver = QueryDriver(query, settings, self._servers, self._done)
+                requests = Requests(Recomputes(self._registry.engine), self.name, query.query.name)
+                driver = QueryDriver(query, settings, self._servers, self._done, requests)
                 self._drivers.append(driver)
                 driver.own()
                 self._servers.assign(query.task_specs(settings.states), driver.epoch)
@@ -154,6 +158,7 @@ class PipelineDriver:
             self._seen()
             self._servers.ensure("start")
             session = spark.result()
+        self._tell(lambda: self._registry.spark_page(self.name, pid=os.getpid(), url=session.sparkContext.uiWebUrl))
         # Spark's context may have put a handler of its own in the place of ours.
         self.listen()
         self._watcher.also_jvm(session.sparkContext._gateway)
@@ -266,16 +271,8 @@ class PipelineDriver:
         """Remove Spark's folders of drivers that were killed."""
         for folder in self._work.parent.glob(f"{self.name}-*"):
             pid = folder.name.rpartition("-")[2]
-            if pid.isdigit() and not _runs(int(pid)):
+            if pid.isdigit() and not runs(int(pid)):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process does something; one that nobody has reaped yet does not."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _log_folder(settings: Settings) -> Path:

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import psutil
 import pyarrow as pa
 
 from pipelines.deploy import DeployedQuery
+from pipelines.processes import runs
 from pipelines.query import StoreReader, entries_of
 from pipelines.settings import Settings
 from statestore.config import RocksConfig, TaskSpec
@@ -137,7 +137,7 @@ def _own_folder(settings: Settings) -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     for left in parent.iterdir():
         pid = left.name.partition("-")[0]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+        if pid.isdigit() and not runs(int(pid)):
             shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(dir=parent, prefix=f"{os.getpid()}-") as name:
         yield Path(name)

@@ -127,9 +127,13 @@ class Query:
     `emission` is `commit` (one result per changed key and batch) or `every-record` (one per input record).
 
     `key_format` is `kafka` (one group key: UTF-8, or 4- or 8-byte big-endian integer), `json` (the one group key, or an
-    object of them), `delimited` or `none`. A stateless query with `changelog` reads a table: a row that `where` does not
-    let through is a tombstone, as a tombstone is. `timestamp` is an expression for the results' time in place of the
-    row's. `having` is over group keys' names and aggregates' names. `tasks` is the number of state partitions.
+    object of them), `delimited` or `none`. A query with `changelog` reads a table: a row that `where` does not let through
+    is a tombstone, as a tombstone is, and an aggregation takes back what the row before it counted for. `timestamp` is
+    an expression for the results' time in place of the row's. `having` is over group keys' names and aggregates' names.
+    `tasks` is the number of state partitions.
+
+    `tables` are arrays over the source's columns: a row becomes one for each of their items, side by side, which the
+    outputs know by the array's name.
     """
 
     name: str
@@ -152,6 +156,7 @@ class Query:
     wrapped: bool = True
     changelog: bool = False
     timestamp: str | None = None
+    tables: tuple[Output, ...] = ()
 
     @property
     def stateless(self) -> bool:
@@ -160,8 +165,11 @@ class Query:
 
     @property
     def in_record_order(self) -> bool:
-        """Whether rows are taken one after the other: windows need stream time at each, every-record results too."""
-        one_by_one = self.window is not None or self.emission == EVERY_RECORD
+        """Whether rows are taken one after the other: windows need stream time at each, every-record results too.
+
+        A table's changes do as well: each takes back what the one before it counted for.
+        """
+        one_by_one = self.window is not None or self.emission == EVERY_RECORD or self.changelog
         return not self.stateless and (one_by_one or any(a.function in ORDERED for a in self.aggregates))
 
     @property
@@ -180,6 +188,7 @@ _LATER_QUERY = (
     "wrapped",
     "changelog",
     "timestamp",
+    "tables",
 )
 _LATER_AGGREGATE = ("most", "nulls")
 _LATER_SOURCE = ("key_format", "key_delimiter", "value_delimiter", "wrapped", "timestamp", "timestamp_format", "places")
@@ -213,6 +222,7 @@ def query_from_json(text: str) -> Query:
         group_by=tuple(GroupKey(**g) for g in found.pop("group_by")),
         aggregates=tuple(Aggregate(**a) for a in found.pop("aggregates")),
         outputs=tuple(Output(**o) for o in found.pop("outputs")),
+        tables=tuple(Output(**table) for table in found.pop("tables", ())),
         window=None if window is None else Window(**window),
         **found,
     )

@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pipelines import kafka_format
 from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.engine.decode import arrow_type
 from pipelines.engine.merge import WINDOW_BOUNDS, state_parts
@@ -32,6 +34,7 @@ from statestore.errors import InvalidInput, Unavailable
 from statestore.kafka import Reader
 from statestore.layouts import window
 from statestore.layouts.bounds import within
+from statestore.layouts.local import are_local
 from statestore.partitioner import task_of
 from statestore.placement import Placement
 from statestore.server import entry_batches
@@ -75,7 +78,7 @@ def find_store(registry: Registry, store: str) -> tuple[PipelineDefinition, Depl
 def encode_key(query: Query, text: str) -> bytes:
     """The key's bytes from what a person types: the value itself, or a JSON object or list for several group keys."""
     if query.key_format == "kafka":
-        return _encode_plain(query.group_by[0], text)
+        return _plain(query.group_by[0], text)
     fields: Any = text
     try:
         fields = json.loads(text)
@@ -103,12 +106,10 @@ def _delimited(values: list[Any], delimiter: str) -> bytes:
     return text.getvalue().encode()
 
 
-def _encode_plain(key: GroupKey, text: str) -> bytes:
-    if key.type == "string":
-        return text.encode()
+def _plain(key: GroupKey, text: str) -> bytes:
     try:
-        return int(text).to_bytes(4 if key.type == "int" else 8, "big", signed=True)
-    except (ValueError, OverflowError):
+        return kafka_format.encode(text, key.type)
+    except ValueError:
         raise InvalidInput("key is not a number of the key's type", key=text, type=key.type) from None
 
 
@@ -201,6 +202,8 @@ class StoreReader:
             database.close()
 
     def _rows(self, chunk: pa.RecordBatch) -> Iterator[Row]:
+        # What a table's rows count for is no result.
+        chunk = chunk.filter(pc.invert(are_local(chunk.column(0))))
         times, columns = self._codec.decode(chunk.column(1))
         states = {part.name: column.to_pylist() for part, column in zip(self._parts, columns, strict=True)}
         names = {aggregate.name: column_of(aggregate, self._query) for aggregate in self._query.aggregates}

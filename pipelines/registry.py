@@ -50,6 +50,7 @@ class DriverRow(Base):
     heartbeat_at: Mapped[float] = mapped_column(Float)
     servers: Mapped[list[dict[str, Any]]] = mapped_column(JSON, default=list)
     metrics_port: Mapped[int | None] = mapped_column(Integer, default=None)
+    spark_url: Mapped[str | None] = mapped_column(String(255), default=None)
 
 
 class BatchRow(Base):
@@ -165,6 +166,7 @@ class Registry:
                     heartbeat_at=now,
                     servers=[],
                     metrics_port=metrics_port,
+                    spark_url=None,
                 )
             )
 
@@ -178,6 +180,13 @@ class Registry:
             if servers is not None:
                 row.servers = servers
             return True
+
+    def spark_page(self, pipeline: str, *, pid: int, url: str | None) -> None:
+        """Where the driver with this pid shows Spark's own page; no effect if the row is another driver's by now."""
+        with self._session() as session:
+            row = session.get(DriverRow, pipeline)
+            if row is not None and row.pid == pid:
+                row.spark_url = url
 
     # Batches and recoveries.
 

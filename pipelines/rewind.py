@@ -1,8 +1,8 @@
 """Bringing a query back to a batch of the past, so that it runs forward from there again.
 
-Nothing in Kafka is unmade. A new batch is committed whose version is the old one: the changelog gets the difference, the
-positions the new batch, the consumer group the offsets at which the input stood then. So a store never stands behind
-Kafka's truth, and batch numbers only grow.
+Nothing in Kafka is unmade. A new batch is committed whose version is the old one: the changelog gets the difference,
+the positions the new batch, the consumer group the offsets at which the input stood then. So a store never stands
+behind Kafka's truth, and batch numbers only grow.
 
 The result topic is left as it is. Every key that differs was changed by records behind those offsets, which the query
 reads again, so its newest result there is written again as well. Until it has, the topic is ahead of the store.
@@ -76,7 +76,7 @@ def rewind(
     require_rewritable(deployed, settings)
     admin = Admin(settings.kafka_config())
     require_unchanged(deployed, admin)
-    _require_no_reader(deployed, registry)
+    require_no_reader(deployed, registry, hint="clone the pipeline at that batch instead")
     with ExitStack() as stack:
         rewrite = None
         if not dry_run:
@@ -118,7 +118,8 @@ def rewrite_of(deployed: DeployedQuery, settings: Settings) -> Rewrite:
     )
 
 
-def _require_no_reader(deployed: DeployedQuery, registry: Registry) -> None:
+def require_no_reader(deployed: DeployedQuery, registry: Registry, *, hint: str) -> None:
+    """Raises `InvalidInput` if another query reads this one's results, which would come to it a second time."""
     readers = [
         f"{row.name}.{other.query.name}"
         for row in registry.pipelines()
@@ -130,7 +131,7 @@ def _require_no_reader(deployed: DeployedQuery, registry: Registry) -> None:
             "results would reach their readers a second time",
             query=deployed.query.name,
             readers=", ".join(readers),
-            hint="clone the pipeline at that batch instead",
+            hint=hint,
         )
 
 

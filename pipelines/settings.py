@@ -84,6 +84,10 @@ class Settings(BaseSettings):
     )
 
     metrics: bool = Field(True, description="every driver serves its figures for Prometheus on loopback")
+    spark_ui: bool = Field(
+        False,
+        description="serve Spark's own page of jobs and stages, linked from `status` and Dagster; on spark_driver_host",
+    )
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = Field(0, description="at this port; 0: a free one")
     observe_every_s: Annotated[float, Field(ge=0)] = Field(
         30.0,
@@ -127,6 +131,10 @@ class Settings(BaseSettings):
         0, description="bound of one server's transfers; 0: none"
     )
     snapshot_parallel: Annotated[int, Field(ge=1, le=64)] = Field(4, description="files that travel at once")
+    archive_url: str = Field(
+        OFF, description="archive of source topics as Parquet: s3://bucket/prefix, file:///folder, or off"
+    )
+    archive_file_records: Annotated[int, Field(ge=1)] = Field(200_000, description="records of one file at the most")
     s3_endpoint_url: str = Field("", description="an S3 server that is not Amazon's; the local stack's by default")
     s3_region: str = Field("", description="region; default: as boto3 finds it")
     s3_addressing: Literal["auto", "path", "virtual"] = Field("auto", description="how a bucket is addressed")
@@ -165,17 +173,7 @@ class Settings(BaseSettings):
         """Where and when snapshots are taken; None when they are turned off."""
         if self.snapshot_url == OFF:
             return None
-        objects = ObjectsConfig(
-            url=self.snapshot_url or (self.home / "snapshots").as_uri(),
-            endpoint_url=self.s3_endpoint_url,
-            region=self.s3_region,
-            addressing=self.s3_addressing,
-            encryption=self.s3_encryption,
-            kms_key_id=self.s3_kms_key_id,
-            credentials_file=self.s3_credentials_file,
-            parallel=self.snapshot_parallel,
-            bandwidth_bytes_per_s=self.snapshot_bandwidth_bytes_per_s,
-        )
+        objects = self._objects(self.snapshot_url or (self.home / "snapshots").as_uri())
         try:
             return SnapshotConfig(
                 objects,
@@ -190,6 +188,23 @@ class Settings(BaseSettings):
             raise InvalidConfig(
                 f"configuration is wrong: {error}", hint=f"correct {FILE} or the environment"
             ) from error
+
+    def archive_config(self) -> ObjectsConfig | None:
+        """Where source topics are archived; None where they are not."""
+        return None if self.archive_url == OFF else self._objects(self.archive_url)
+
+    def _objects(self, url: str) -> ObjectsConfig:
+        return ObjectsConfig(
+            url=url,
+            endpoint_url=self.s3_endpoint_url,
+            region=self.s3_region,
+            addressing=self.s3_addressing,
+            encryption=self.s3_encryption,
+            kms_key_id=self.s3_kms_key_id,
+            credentials_file=self.s3_credentials_file,
+            parallel=self.snapshot_parallel,
+            bandwidth_bytes_per_s=self.snapshot_bandwidth_bytes_per_s,
+        )
 
     def kafka_config(self) -> KafkaConfig:
         """Kafka for our own clients."""

@@ -58,11 +58,25 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class Recompute:
+    """A period of a query's result that a batch computes again, from `from_ms`, included, to `to_ms`, not included.
+
+    `ranges` are the source's offsets that it is computed from, up to where the batch before it ended.
+    """
+
+    request: str
+    from_ms: int
+    to_ms: int
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True)
 class Planned:
     """A batch with its fixed input. `plan` is the hash of the plan that it runs under.
 
     `lost` are source records that were deleted before they were read, and that an operator has given up. `refused` are
-    in the plan because a batch that runs again must leave out the same records.
+    in the plan because a batch that runs again must leave out the same records. A batch with `recompute` takes no input:
+    its `ranges` are empty, and say where the stream stands.
     """
 
     batch: int
@@ -70,6 +84,7 @@ class Planned:
     ranges: tuple[Range, ...]
     lost: tuple[Range, ...] = ()
     refused: tuple[Refused, ...] = ()
+    recompute: Recompute | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +155,13 @@ def _fields(record: Record, topic: str) -> dict[str, Any]:
     return fields
 
 
+def _recompute(fields: dict[str, Any] | None) -> Recompute | None:
+    if fields is None:
+        return None
+    ranges = tuple(Range(**r) for r in fields.pop("ranges"))
+    return Recompute(**fields, ranges=ranges)
+
+
 class BatchesLog:
     """Reads the batches topic of one query."""
 
@@ -148,10 +170,10 @@ class BatchesLog:
         self.driver_partition = tasks
         self._reader = reader
 
-    def _newest(self, partition: int) -> dict[bytes, Record]:
+    def _newest(self, partition: int, *, uncommitted: bool = False) -> dict[bytes, Record]:
         first, _ = self._reader.begin_and_end(self.topic, partition)
         newest: dict[bytes, Record] = {}
-        for chunk in self._reader.read(self.topic, partition, start=first):
+        for chunk in self._reader.read(self.topic, partition, start=first, uncommitted=uncommitted):
             newest.update((record.key or b"", record) for record in chunk)
         return newest
 
@@ -187,15 +209,19 @@ class BatchesLog:
         records = (record for chunk in self._reader.read(self.topic, task, start=first) for record in chunk)
         return [Recorded(self._position(r), r.offset, r.timestamp_ms) for r in records if r.key == POSITION and r.value]
 
-    def driver_log(self) -> DriverLog:
-        """What drivers have recorded. Call after `init_transactions` of the driver's id."""
-        newest = self._newest(self.driver_partition)
+    def driver_log(self, *, uncommitted: bool = False) -> DriverLog:
+        """What drivers have recorded. Call after `init_transactions` of the driver's id.
+
+        With `uncommitted` also what an owner has left open or given up: for those who only look and must not wait.
+        """
+        newest = self._newest(self.driver_partition, uncommitted=uncommitted)
         planned = None
         if PLANNED in newest:
             fields = _fields(newest[PLANNED], self.topic)
             ranges, lost = (tuple(Range(**r) for r in fields.get(name, ())) for name in ("ranges", "lost"))
             refused = tuple(Refused(**r) for r in fields.get("refused", ()))
-            planned = Planned(fields["batch"], fields["plan"], ranges, lost, refused)
+            recompute = _recompute(fields.get("recompute"))
+            planned = Planned(fields["batch"], fields["plan"], ranges, lost, refused, recompute)
         return DriverLog(
             epoch=newest[DRIVER].offset if DRIVER in newest else -1,
             planned=planned,

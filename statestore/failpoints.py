@@ -1,8 +1,8 @@
 """Named points between the steps of a protocol, where a test may kill or stop the process.
 
 A point is armed by a file of its name in the folder `ROLLFORWARD_FAILPOINTS` names; the file holds how often to pass
-before firing, and the signal. Reaching an armed point takes the file away first, so a point fires once however many processes reach
-it and however often they are restarted. Without that variable a point costs one comparison.
+before firing, and the signal. Reaching an armed point takes the file away first, so a point fires once however many
+processes reach it and however often they are restarted. Without that variable a point costs one comparison.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ DRIVER_POINTS = (
 )
 # Of a Spark worker: the server has the whole attempt, and Spark does not know it yet.
 WORKER_POINTS = ("worker.staged",)
+# Met only where a period is computed again.
+RECOMPUTE_POINTS = ("driver.recomputed",)
+# Of a run that archives a topic.
+ARCHIVE_POINTS = ("archive.before-put", "archive.put")
 # Met only where an expression fails of a record.
 REFUSE_POINTS = ("driver.refused",)
 # Of a store of any task, in the order of one transaction that spills and one recovery.
@@ -147,6 +151,8 @@ PROGRAM_POINTS = (
 )
 ALL_POINTS = (
     *REFUSE_POINTS,
+    *RECOMPUTE_POINTS,
+    *ARCHIVE_POINTS,
     *SERVER_POINTS,
     *DRIVER_POINTS,
     *WORKER_POINTS,

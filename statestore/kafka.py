@@ -319,8 +319,8 @@ class TransactionalProducer:
         """Run a call that may hang in the client. Raises `ProducerFatal` then: this producer is of no more use.
 
         The client does not look at the time limit of this one call, and after the group's coordinator has been
-        restarted it may wait for ever for a connection to the old one (librdkafka issues 5456 and 5511). The thread that
-        hangs keeps the client alive until the call returns, if it does.
+        restarted it may wait for ever for a connection to the old one (librdkafka issues 5456 and 5511). The thread
+        that hangs keeps the client alive until the call returns, if it does.
         """
         raised: list[BaseException] = []
 
@@ -774,6 +774,11 @@ class Admin:
     def begins(self, topic: str, *, partitions: int) -> dict[int, int]:
         """The first offset present in every partition."""
         wanted = {ck.TopicPartition(topic, number): OffsetSpec.earliest() for number in range(partitions)}
+        return {number: at for (_, number), at in list_offsets(self._admin, self._config, wanted).items()}
+
+    def at_time(self, topic: str, time_ms: int, *, partitions: int) -> dict[int, int]:
+        """The first offset of every partition whose record is of that time or later; -1 where there is none."""
+        wanted = {ck.TopicPartition(topic, n): OffsetSpec.for_timestamp(time_ms) for n in range(partitions)}
         return {number: at for (_, number), at in list_offsets(self._admin, self._config, wanted).items()}
 
     def check(self) -> None:

@@ -5,9 +5,10 @@
     do_action    open, commit, snapshot, figures, ping
     do_get       entries of a store, for queries
 
-One process per core: two tasks in one interpreter compete for it. Where it listens and who may call, `channel.py`
-says. Started by a driver, the process reads its configuration from the first line of its standard input and ends when
-that input ends, so it never outlives that driver. On machines of their own servers outlive drivers. It exits with `EXIT_FENCED` when a newer driver exists.
+One process per core: two tasks in one interpreter compete for it. Where it listens and who may call, `channel.py` says.
+Started by a driver, the process reads its configuration from the first line of its standard input and ends when that
+input ends, so it never outlives that driver. On machines of their own servers outlive drivers. It exits with
+`EXIT_FENCED` when a newer driver exists.
 """
 
 from __future__ import annotations

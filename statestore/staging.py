@@ -3,7 +3,7 @@
 A row carries up to three things: a state change, an output record, a dead letter. Rows arrive in Arrow batches with
 the columns of `SCHEMA`; `emit` tells whether the result topic gets nothing, a value or a tombstone for the row's key.
 A row without `state` changes none: a stateless query's, of any key or none, and where every record has a result all
-but the last of a key.
+but the last of a key. An empty state (`DELETED`) deletes the entry.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.batches import Order
 from statestore.kafka import Headers, Timed
@@ -21,6 +22,8 @@ from statestore.kafka import Headers, Timed
 EMIT_NOTHING = 0
 EMIT_VALUE = 1
 EMIT_TOMBSTONE = 2
+# No state is empty: each begins with its time.
+DELETED = b""
 
 SCHEMA = pa.schema(
     [
@@ -57,7 +60,7 @@ class Staged:
     token: int
     order: Order | None = None
     keys: list[bytes] = field(default_factory=list)
-    states: list[bytes] = field(default_factory=list)
+    states: list[bytes | None] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     outputs: list[Timed] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
@@ -75,19 +78,23 @@ class Staged:
             keys, states, times, emits, values = (c.filter(live) for c in (keys, states, times, emits, values))
         key_list, time_list = keys.to_pylist(), times.to_pylist()
         if not states.null_count:
-            self.keys += key_list
-            self.states += states.to_pylist()
-            self.times += time_list
+            self._change(key_list, states, time_list)
         elif states.null_count < len(states):
             changes = states.is_valid()
-            self.keys += keys.filter(changes).to_pylist()
-            self.states += states.filter(changes).to_pylist()
-            self.times += times.filter(changes).to_pylist()
+            self._change(keys.filter(changes).to_pylist(), states.filter(changes), times.filter(changes).to_pylist())
         self.outputs += [
             (key, value, time)
             for key, value, time, emit in zip(key_list, values.to_pylist(), time_list, emits.to_pylist(), strict=True)
             if emit
         ]
+
+    def _change(self, keys: list[bytes], states: pa.BinaryArray, times: list[int]) -> None:
+        deleted = pc.equal(pc.binary_length(states), 0)
+        if deleted.true_count:
+            states = pc.if_else(deleted, pa.scalar(None, pa.binary()), states)
+        self.keys += keys
+        self.states += states.to_pylist()
+        self.times += times
 
     def keep(self, is_live: Callable[[bytes], bool]) -> None:
         """Forget the state changes of keys that have expired by the end of the batch; their results stay."""
@@ -99,7 +106,7 @@ class Staged:
     def changelog(self) -> Iterator[Timed]:
         """The state changes as changelog records: the value without its time, which the record carries itself."""
         for key, state, time_ms in zip(self.keys, self.states, self.times, strict=True):
-            yield key, state[8:], time_ms
+            yield key, None if state is None else state[8:], time_ms
         if self.order is not None:
             yield from ((key, None, self.order.stream_time_ms) for key in self.expired)
 

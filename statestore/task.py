@@ -29,6 +29,7 @@ from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
+from statestore.layouts.local import are_local
 from statestore.listener import RestoreListener
 from statestore.lockholder import end_zombie, record_owner
 from statestore.ownership import own, require_newest
@@ -276,6 +277,7 @@ class Task:
     def _require_mine(self, keys: pa.BinaryArray) -> None:
         if keys.null_count:
             raise InvariantBroken("a row has no key", task=self.spec.name)
+        keys = keys.filter(pc.invert(are_local(keys)))
         if len(keys) and (tasks_of(self._placement.owners(keys), self.spec.tasks) != self.spec.number).any():
             raise InvariantBroken("a row of another task arrived", task=self.spec.name)
 

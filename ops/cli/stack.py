@@ -135,7 +135,7 @@ def status(json: Json = False) -> None:
 def _pipeline_row(pipeline: PipelineStatus) -> tuple[object, ...]:
     batches = ", ".join(f"{query} {batch}" for query, batch in pipeline.newest_batches.items())
     age = f"{duration(pipeline.heartbeat_age_s)} ago" if pipeline.alive else None
-    note = pipeline.needs_recovery or pipeline.error
+    note = pipeline.needs_recovery or pipeline.error or (pipeline.spark_url and f"Spark: {pipeline.spark_url}")
     pid = pipeline.pid and str(pipeline.pid)
     return (
         *(pipeline.pipeline, pipeline.desired, pipeline.state, pid, age),

@@ -11,6 +11,8 @@ import dagster as dg
 from sqlalchemy.exc import SQLAlchemyError
 
 from ops.dagster.alerts import alerts
+from ops.dagster.archive import archive_assets
+from ops.dagster.backfill import backfill_assets
 from ops.dagster.batches import observe_batches
 from ops.dagster.catalogue import pipeline_assets, unreachable_metastore
 from ops.dagster.deployed import read_deployed
@@ -19,10 +21,11 @@ from ops.dagster.health import health_checks
 from ops.dagster.jobs import JOBS
 from ops.dagster.maintenance import SCHEDULES, WORK_JOBS
 from ops.dagster.reconcile import reconcile
+from ops.dagster.resetting import RESET_JOBS
 from ops.environment import settings_now
 from pipelines.settings import Settings
 
-ALL_JOBS = [*JOBS, *WORK_JOBS]
+ALL_JOBS = [*JOBS, *RESET_JOBS, *WORK_JOBS]
 SENSORS = [reconcile, observe_batches, alerts]
 
 
@@ -35,11 +38,16 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         return dg.Definitions(assets=unreachable, jobs=ALL_JOBS, sensors=SENSORS, schedules=SCHEDULES)
     drift, drift_schedules = drift_checks(pipelines)
     health, health_schedules = health_checks(pipelines)
+    archive, archive_schedules = archive_assets(pipelines, settings)
+    worked = [*backfill_assets(pipelines), *archive]
     return dg.Definitions(
-        assets=[_described(spec, settings) for spec in pipeline_assets(pipelines, broken)],
+        assets=[
+            *(_described(spec, settings) for spec in pipeline_assets(pipelines, broken)),
+            *(asset.map_asset_specs(lambda spec: _described(spec, settings)) for asset in worked),
+        ],
         asset_checks=[*drift, *health],
         jobs=ALL_JOBS,
-        schedules=[*SCHEDULES, *drift_schedules, *health_schedules],
+        schedules=[*SCHEDULES, *drift_schedules, *health_schedules, *archive_schedules],
         sensors=SENSORS,
     )
 

@@ -6,10 +6,11 @@
     running   fenced by another driver              nothing: another owner lives, and starting would fight it
     stopped   alive for longer than STOP_GRACE_S    stop_pipeline
 
-An incident is one such finding about one driver process. It gets one run; another one only if that run is over and
-the finding still stands. After a run, the next one of the pipeline waits: BACKOFF_FIRST_S, doubled with each run up to
-BACKOFF_MAX_S, until a driver has run for STEADY_S. After RUNS_MAX of them the pipeline is given up and left alone, unless it
-is Kafka or the storage that does not answer: a person mends the cause and runs recover_pipeline, or stops the pipeline and starts it, and all is forgotten.
+An incident is one such finding about one driver process. It gets one run; another one only if that run is over and the
+finding still stands. After a run, the next one of the pipeline waits: BACKOFF_FIRST_S, doubled with each run up to
+BACKOFF_MAX_S, until a driver has run for STEADY_S. After RUNS_MAX of them the pipeline is given up and left alone,
+unless it is Kafka or the storage that does not answer: a person mends the cause and runs recover_pipeline, or stops the
+pipeline and starts it, and all is forgotten.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pydantic import Field
 from ops import control
 from ops.dagster.deployed import current
 from ops.dagster.failure import told_to_dagster
-from ops.dagster.recovery import Watcher, recover
+from ops.dagster.recovery import Watcher, recover, spark_page
 from ops.dagster.runs import take_run
 from ops.environment import settings_now
 from pipelines.metastore.embedded import want
@@ -74,7 +74,7 @@ def launch(context: dg.OpExecutionContext, config: LaunchConfig) -> dict[str, An
         pid = control.launch(settings_now(), registry, config.pipeline, timeout_s=config.timeout_s, on_progress=watcher)
         watcher.poll()
         context.log.info(f"driver {pid} runs")
-        context.add_output_metadata({"driver pid": pid})
+        context.add_output_metadata({"driver pid": pid, **spark_page(registry, config.pipeline)})
         return {"pipeline": config.pipeline, "pid": pid}
 
 

@@ -174,12 +174,18 @@ def _report(
 ) -> None:
     """Step 5."""
     figures: dict[str, Any] = {"reason": reason, "seconds from detection to running": seconds}
-    context.add_output_metadata({**told, **figures, **_work(plans)})
+    context.add_output_metadata({**told, **figures, **_work(plans), **spark_page(registry, pipeline)})
     queries = [query.name for query in deployed(registry.pipeline(pipeline)).queries]
     for query, key in pipeline_keys(pipeline, queries).stores.items():
         mine = [plan for plan in plans if query_of(plan) == query]
         if mine:
             context.log_event(dg.AssetObservation(key, metadata={**figures, **_work(mine)}))
+
+
+def spark_page(registry: Registry, pipeline: str) -> dict[str, Any]:
+    """A link to Spark's own page of the driver of now, where `spark_ui` is on."""
+    url = control.status(registry, pipeline).spark_url
+    return {"Spark UI": dg.MetadataValue.url(url)} if url else {}
 
 
 def _work(plans: list[dict[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import dagster as dg
 import psutil
 from dagster import DagsterRunStatus as Status
 
+from pipelines.processes import runs
+
 PIPELINE_TAG = "rollforward/pipeline"
 WORKER_TAG = "rollforward/worker"
 # A run that never got a worker, because whoever launched it died, is waited for no longer than this.
@@ -59,10 +61,6 @@ def _may_live(worker: str) -> bool:
         host, pid, created = worker.rsplit("/", 2)
         if host != socket.gethostname():
             return True
-        process = psutil.Process(int(pid))
-        same = abs(process.create_time() - float(created)) < 1.5
-        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+        return runs(int(pid), float(created))
     except (ValueError, psutil.AccessDenied):
         return True

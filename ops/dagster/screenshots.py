@@ -1,6 +1,7 @@
 """Pictures of the user interface for the documentation: the asset graph, and a store with its figures over time.
 
-    python -m ops.dagster.screenshots <pipeline> [<folder>] (--home <data folder of the local stack> | --url <dagster url>)
+    python -m ops.dagster.screenshots <pipeline> [<folder>] (--home <data folder of the local stack> | --url <dagster
+    url>)
 
 Playwright drives the Chromium of the system; it downloads no browser.
 """

@@ -8,6 +8,7 @@ from pipelines.settings import Settings
 from pipelines.sql.catalogue import Relation
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.functions import AGGREGATES, SCALARS
+from pipelines.sql.functions_table import TABLE_FUNCTIONS
 from pipelines.sql.names import Name
 from pipelines.sql.tree import Show
 from statestore.kafka import Admin
@@ -24,12 +25,18 @@ def show(statement: Show, catalogue: SnapshotCatalogue, desired: dict[str, str],
             topics = Admin(settings.kafka_config()).topics()
             rows = [(name, partitions) for name, partitions in sorted(topics.items()) if not name.startswith("__")]
             return Result(columns=("topic", "partitions"), rows=rows)
+        case "TYPES":
+            return Result(columns=("type", "is"), rows=sorted(catalogue.types().items()))
         case "FUNCTIONS":
-            names = [
-                (name, "aggregate" if name in AGGREGATES else "scalar") for name in sorted([*SCALARS, *AGGREGATES])
-            ]
-            return Result(columns=("function", "type"), rows=names)
+            names = sorted([*SCALARS, *AGGREGATES, *TABLE_FUNCTIONS])
+            return Result(columns=("function", "type"), rows=[(name, _type_of(name)) for name in names])
     raise Refusal(statement.at, f"SHOW {statement.what} is not executed here")
+
+
+def _type_of(function: str) -> str:
+    if function in TABLE_FUNCTIONS:
+        return "table"
+    return "aggregate" if function in AGGREGATES else "scalar"
 
 
 def _relations(catalogue: SnapshotCatalogue, kind: str, *, extended: bool) -> Result:
@@ -73,13 +80,14 @@ def describe_relation(relation: Relation, readers: list[str], *, extended: bool)
 
 def describe_function(name: Name) -> Result:
     """What is known about a function."""
-    known = [*SCALARS, *AGGREGATES]
+    known = [*SCALARS, *AGGREGATES, *TABLE_FUNCTIONS]
     if name.text not in known:
         raise Refusal(name.at, f"unknown function {name.text}", nearest(name.text, known))
     scalar = SCALARS.get(name.text)
     if scalar is None:
         return Result(
-            columns=("property", "value"), rows=[("function", name.text), ("type", "aggregate"), ("arguments", "1")]
+            columns=("property", "value"),
+            rows=[("function", name.text), ("type", _type_of(name.text)), ("arguments", "1")],
         )
     most = "any number" if scalar.most is None else str(scalar.most)
     arguments = str(scalar.least) if str(scalar.least) == most else f"{scalar.least} to {most}"

@@ -28,6 +28,7 @@ from pipelines.sql import Parsed
 from pipelines.sql import tree as t
 from pipelines.sql.catalogue import Relation, require
 from pipelines.sql.error import Refusal, locate
+from pipelines.sql.named_types import with_types
 from pipelines.sql.names import Name
 from pipelines.sql.planner import plan_create, plan_insert
 from statestore.errors import InvalidInput
@@ -85,6 +86,12 @@ class MetastoreExecutor:
                 return self._changed(parsed, query_pipeline(statement), what)
             case t.InsertSelect():
                 return self._changed(parsed, "", f"rows for {statement.name.text}")
+            case t.CreateType():
+                return self._changed(parsed, "", f"type {statement.name.text}")
+            case t.DropType():
+                outcome = execute(sql_statement(parsed.text), self._settings)
+                gone = "is dropped" if outcome.changed else "does not exist, nothing changed"
+                return Result(f"type {statement.name.text} {gone}")
             case t.InsertValues():
                 return self._insert_values(statement)
             case t.Drop():
@@ -209,6 +216,7 @@ class MetastoreExecutor:
     def _planned(self, statement: t.Statement, catalogue: SnapshotCatalogue) -> tuple[Plan, str]:
         """The plan of a statement that was not executed, and the pipeline that it would be."""
         tasks = self._settings.tasks
+        statement = with_types(statement, catalogue.types())
         match statement:
             case t.CreateAs():
                 planned = plan_create(statement, catalogue, topic=statement.name.text, tasks=tasks)

@@ -115,7 +115,7 @@ class Pull:
         """Ranges of key bytes that hold every entry that may pass; negative numbers are behind all others in bytes."""
         key = self.query.group_by[0]
         own = [c for c in self.conditions if c.column == key.name]
-        if len(self.query.group_by) > 1 or self.query.key_format != "kafka" or not own:
+        if len(self.query.group_by) > 1 or self.query.key_format != "kafka" or key.type == "double" or not own:
             return [(None, None)]
         lows = [c.low for c in own if c.low is not None]
         highs = [c.high for c in own if c.high is not None]

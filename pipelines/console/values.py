@@ -8,6 +8,7 @@ import time
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from pipelines import kafka_format
 from pipelines.plan import Column
 from pipelines.sql.catalogue import Catalogue, Relation, require
 from pipelines.sql.error import Refusal, nearest
@@ -136,11 +137,7 @@ def _decimal(value: int | float | Decimal, column: Column, wrong: Refusal) -> De
 
 def _key(column: Column | None, given: dict[str, Any]) -> bytes | None:
     value = None if column is None else given.get(column.name)
-    if column is None or value is None:
-        return None
-    if column.type == "string":
-        return str(value).encode()
-    return int(value).to_bytes(4 if column.type == "int" else 8, "big", signed=True)
+    return None if column is None or value is None else kafka_format.encode(value, column.type)
 
 
 def _json(fields: dict[str, Plain]) -> bytes:

@@ -33,6 +33,7 @@ class BatchJob(Job):
         read: ArrowFunction,
         write: ArrowFunction,
         refused: Reasons | None = None,
+        result_ddl: str = RESULT_DDL,
     ) -> DataFrame:
         """The whole batch as one frame: decode, aggregate and shuffle, READ, merge, WRITE. Nothing runs yet."""
         # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.
@@ -43,7 +44,7 @@ class BatchJob(Job):
         old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in self._sql.parts)
         known = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in grouped.schema.fields)
         merged = grouped.mapInArrow(read, f"{known}, __token bigint, __old_time bigint, {old}")
-        return self._sql.results(merged).mapInArrow(write, RESULT_DDL)
+        return self._sql.results(merged).mapInArrow(write, result_ddl)
 
     def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
         names = [part.name for part in self._sql.parts]

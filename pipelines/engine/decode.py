@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.json as paj
 
 from pipelines.engine import records
-from pipelines.engine.values import key_reader, value_reader
+from pipelines.engine.values import fields_once, key_reader, value_reader
 from pipelines.plan import Source
 from pipelines.sql.time_pattern import time_reader
 from pipelines.sql.types import PHYSICAL, parse_type
@@ -205,7 +205,7 @@ class _Fields:
     def _parse_exactly(self, text: bytes) -> pa.Table:
         """The same by Python's own reader, which keeps every digit: Arrow's takes decimals from JSON strings alone."""
         try:
-            rows = [json.loads(line, parse_float=Decimal, object_pairs_hook=_once) for line in text.split(b"\n")]
+            rows = [json.loads(line, parse_float=Decimal, object_pairs_hook=fields_once) for line in text.split(b"\n")]
             columns = {
                 name: pa.array([_exact(row.get(name), kind) for row in rows], kind)
                 for names, kind in zip(self.spellings, self.types, strict=True)
@@ -224,13 +224,6 @@ class _Fields:
             merged = pc.coalesce(*present) if len(present) > 1 else present[0]
             picked.append(pa.concat_arrays(merged.chunks) if merged.num_chunks else pa.array([], kind))
         return picked
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a field is given twice")
-    return fields
 
 
 def _exact(value: object, kind: pa.DataType) -> object:

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from pipelines.engine.merge import DROPPED, LAST, MERGED, STORED, STREAM_TIME
-from pipelines.engine.record_order import RecordOrder
+from pipelines.engine.merge import DROPPED, LAST, MERGED, ROW_STATE, STORED, STREAM_TIME
+from pipelines.engine.record_order import Ordered, RecordOrder
 from pipelines.engine.statecodec import StateCodec
 from statestore.batches import Order
 from statestore.client import Reading, StoreClient, Writing
@@ -64,7 +64,7 @@ def reader(exchange: Exchange, parts: list[str], types: list[pa.DataType]) -> Ar
     """
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = _context().partitionId()
+        task = task_context().partitionId()
         codec = StateCodec(types)
         reading: Reading | None = None
         with exchange.client(task) as client:
@@ -110,7 +110,7 @@ def ordered(exchange: Exchange, order: RecordOrder) -> ArrowFunction:
     """
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = _context().partitionId()
+        task = task_context().partitionId()
         taken = [batch for batch in batches if batch.num_rows]
         if not taken:
             return
@@ -128,12 +128,17 @@ def ordered(exchange: Exchange, order: RecordOrder) -> ArrowFunction:
 
             found = order.rows(pa.Table.from_batches(taken), states, reading.stream_time_ms)
             reading.close()
-        rows = found.rows if found.rows.num_rows else _only_figures(found.rows.schema)
-        for name, value in (("__token", token), (STREAM_TIME, found.stream_time_ms), (DROPPED, found.dropped)):
-            rows = rows.append_column(name, pa.repeat(pa.scalar(value, pa.int64()), rows.num_rows))
-        yield from rows.combine_chunks().to_batches(max_chunksize=_ROWS_OUT)
+        yield from ordered_columns(found, token)
 
     return read
+
+
+def ordered_columns(found: Ordered, token: int) -> Iterator[pa.RecordBatch]:
+    """What READ gives in record order: the rows, each with the token and the task's figures."""
+    rows = found.rows if found.rows.num_rows else _only_figures(found.rows.schema)
+    for name, value in (("__token", token), (STREAM_TIME, found.stream_time_ms), (DROPPED, found.dropped)):
+        rows = rows.append_column(name, pa.repeat(pa.scalar(value, pa.int64()), rows.num_rows))
+    yield from rows.combine_chunks().to_batches(max_chunksize=_ROWS_OUT)
 
 
 def _only_figures(schema: pa.Schema) -> pa.Table:
@@ -144,7 +149,7 @@ def writer(exchange: Exchange, parts: list[str], types: list[pa.DataType]) -> Ar
     """WRITE: stages the rows on the task's server and gives one row of `RESULT_DDL`, or none for a task without rows."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = _context()
+        context = task_context()
         task, attempt = context.partitionId(), context.taskAttemptId()
         codec = StateCodec(types)
         writing: Writing | None = None
@@ -159,7 +164,7 @@ def writer(exchange: Exchange, parts: list[str], types: list[pa.DataType]) -> Ar
                     writing = exchange.write(client, task, attempt=attempt, token=token, order=order)
                 if pc.any(pc.not_equal(batch.column("__token"), token)).as_py():
                     raise InvariantBroken("one task read two versions of its state", task=exchange.task_name(task))
-                writing.add(_staged_rows(batch, parts, codec))
+                writing.add(staged_rows(batch, parts, codec))
                 dead += len(batch) - batch.column("__dead").null_count
             if writing is not None:
                 rows = writing.close()
@@ -186,13 +191,16 @@ def _order(batch: pa.RecordBatch) -> Order | None:
     return Order(batch.column(STREAM_TIME)[0].as_py(), batch.column(DROPPED)[0].as_py())
 
 
-def _staged_rows(batch: pa.RecordBatch, parts: list[str], codec: StateCodec) -> pa.RecordBatch:
+def staged_rows(batch: pa.RecordBatch, parts: list[str], codec: StateCodec) -> pa.RecordBatch:
+    """The rows as `staging.SCHEMA` has them."""
     if LAST in batch.schema.names:
         batch = batch.filter(pc.or_(batch.column("__key").is_valid(), batch.column("__dead").is_valid()))
     times = batch.column("__time")
     states = codec.encode(times, [batch.column(f"{MERGED}{part}") for part in parts])
     if LAST in batch.schema.names:
         states = pc.if_else(batch.column(LAST), states, pa.scalar(None, pa.binary()))
+    if ROW_STATE in batch.schema.names:
+        states = pc.coalesce(batch.column(ROW_STATE).cast(pa.binary()), states)
     return pa.RecordBatch.from_arrays(
         [
             batch.column("__key").cast(pa.binary()),
@@ -206,7 +214,8 @@ def _staged_rows(batch: pa.RecordBatch, parts: list[str], codec: StateCodec) -> 
     )
 
 
-def _context() -> TaskContext:
+def task_context() -> TaskContext:
+    """Which task of the job runs here."""
     context = TaskContext.get()
     if context is None:
         raise InvariantBroken("exchange runs outside of a Spark task")

@@ -1,7 +1,8 @@
 """The clients' settings as Spark's Kafka source wants them: librdkafka's names are said in Java's.
 
-One set of settings serves all clients: `security.protocol`, `sasl.mechanism`, `sasl.username`, `sasl.password`, and PEM files
-for TLS (`ssl.ca.location`, `ssl.certificate.location`, `ssl.key.location`). Settings of librdkafka alone are left out.
+One set of settings serves all clients: `security.protocol`, `sasl.mechanism`, `sasl.username`, `sasl.password`, and PEM
+files for TLS (`ssl.ca.location`, `ssl.certificate.location`, `ssl.key.location`). Settings of librdkafka alone are left
+out.
 """
 
 from __future__ import annotations

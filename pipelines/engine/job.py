@@ -11,7 +11,7 @@ from pyspark import Accumulator
 from pyspark.sql import DataFrame, Row
 
 from pipelines.engine.decode import Count, Reasons
-from pipelines.engine.exchange import ArrowFunction, Exchange
+from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange
 from pipelines.plan import Query
 
 
@@ -79,8 +79,9 @@ class Job(ABC):
         read: ArrowFunction,
         write: ArrowFunction,
         refused: Reasons | None = None,
+        result_ddl: str = RESULT_DDL,
     ) -> DataFrame:
-        """The whole batch as one frame, READ and WRITE in their places. Nothing runs yet."""
+        """The whole batch as one frame, READ and WRITE, whose rows are `result_ddl`, in their places."""
 
     @abstractmethod
     def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:

@@ -1,7 +1,7 @@
 """What one query's driver writes into the batches topic, and by whose right: steps 1, 2 and 6 of the protocol.
 
-Every entry is one transaction of the driver's id. Entries are the same when they are written twice, so one whose outcome
-is unknown is written again, after it has been made sure that no newer driver exists.
+Every entry is one transaction of the driver's id. Entries are the same when they are written twice, so one whose
+outcome is unknown is written again, after it has been made sure that no newer driver exists.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Aggregates that keep values: lists, sets, the largest, the first and the last few, and how often each occurs.
 
 A value is the text in which Spark writes it as JSON, so equal values have equal texts, and no digit is lost. A state is
-a JSON list of such texts; a histogram's is an object of counts. These are computed row by row: a list has no arithmetic.
+a JSON list of such texts; a histogram's is an object of counts. These are computed row by row: a list has no
+arithmetic.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.engine.runs import Runs
+from pipelines.engine.runs import Bools, Runs
 from pipelines.plan import Aggregate
 
 # As ksqlDB has it: values beyond are left out.
@@ -23,12 +24,14 @@ _BEFORE, _AFTER, _NULL = len('{"v":'), len("}"), "null"
 Step = Callable[[Any, str], Any]
 
 
-def lists(aggregate: Aggregate, runs: Runs, heads: pa.Array, rows: pa.Array, *, every: bool) -> pa.Array:
+def lists(
+    aggregate: Aggregate, runs: Runs, heads: pa.Array, rows: pa.Array, *, every: bool, undone: Bools | None = None
+) -> pa.Array:
     """The state in every slot, or with `every` off in those of the runs' heads and ends.
 
-    `rows` are JSON objects that have the value as `v`, or nothing for null.
+    `rows` are JSON objects that have the value as `v`, or nothing for null. Those of `undone` are taken back.
     """
-    step = _step(aggregate)
+    forward, backward = _step(aggregate), _undo(aggregate)
     start: Any = {} if aggregate.function == "histogram" else []
     values = [text[_BEFORE:-_AFTER] or _NULL for text in rows.to_pylist()]
     row_of = np.empty(runs.size, dtype=np.int64)
@@ -38,7 +41,9 @@ def lists(aggregate: Aggregate, runs: Runs, heads: pa.Array, rows: pa.Array, *, 
         state = json.loads(old) if old is not None else type(start)()
         found[head] = old
         for slot in range(head + 1, end + 1):
-            state = step(state, values[row_of[slot]])
+            row = row_of[slot]
+            step = backward if undone is not None and undone[row] else forward
+            state = step(state, values[row])
             if every or slot == end:
                 found[slot] = json.dumps(state, separators=(",", ":"), ensure_ascii=False)
     return pa.array(found, pa.string())
@@ -69,6 +74,16 @@ def _step(aggregate: Aggregate) -> Step:
     return largest
 
 
+def _undo(aggregate: Aggregate) -> Step:
+    """The step that takes a value back: of a list its last occurrence. Only a list and a histogram have one."""
+
+    def taken(state: list[str], value: str) -> list[str]:
+        at = len(state) - 1 - state[::-1].index(value) if value in state else len(state)
+        return state[:at] + state[at + 1 :]
+
+    return _uncounted if aggregate.function == "histogram" else taken
+
+
 def _counts(aggregate: Aggregate, value: str) -> bool:
     return aggregate.nulls or value != _NULL
 
@@ -78,6 +93,12 @@ def _counted(state: dict[str, int], value: str) -> dict[str, int]:
     if text is None or (text not in state and len(state) >= HISTOGRAM_MAX):
         return state
     return {**state, text: state.get(text, 0) + 1}
+
+
+def _uncounted(state: dict[str, int], value: str) -> dict[str, int]:
+    text = json.loads(value)
+    left = {**state, text: state[text] - 1} if text in state else state
+    return {name: count for name, count in left.items() if count}
 
 
 def _comparable(value: str) -> Any:

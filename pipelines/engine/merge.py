@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pipelines.engine.decode import NULL_VALUE
 from pipelines.engine.encode import key_fields_bytes, value_bytes
 from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, GroupKey, Query
 from pipelines.sql.types import parse_type
@@ -39,6 +40,10 @@ WINDOW_BOUNDS = ("WINDOWSTART", "WINDOWEND")
 _HEAD = ("__key", "__dead", "__token", "__old_time")
 # What rows in record order carry besides: whether the row's state is kept, and the task's stream time and late records.
 LAST, STREAM_TIME, DROPPED = "__last", "__stream_time", "__dropped"
+# Of a table's rows: the raw key, and the state of an entry that holds what a row counts for, empty to delete it.
+ROW, ROW_STATE = "__row", "__row_state"
+# A null value is a row of its own; every other error makes a dead letter.
+FAILED = f"__error IS NOT NULL AND __error <> '{NULL_VALUE}'"
 _ADD = "CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {old} + {new} END"
 
 
@@ -113,18 +118,30 @@ class MergeSql:
 
     def __init__(self, query: Query) -> None:
         self.query = query
-        self._ordered = (LAST, STREAM_TIME, DROPPED) if query.in_record_order else ()
+        entries = (ROW_STATE,) if query.changelog else ()
+        self._ordered = (LAST, STREAM_TIME, DROPPED, *entries) if query.in_record_order else ()
         self._head = (*_HEAD, *self._ordered)
         self.parts = [part for aggregate in query.aggregates for part in state_parts(aggregate)]
 
     def filter(self) -> str:
-        """Rows to keep: those that WHERE takes, and every bad record."""
+        """Rows to keep: those that WHERE takes, and every bad record; of a table all, since they end what was."""
+        if self.query.changelog:
+            return f"({FAILED}) OR {ROW} IS NOT NULL"
         return "true" if self.query.where is None else f"__error IS NOT NULL OR ({self.query.where})"
 
     def keyed(self) -> list[str]:
-        """Input columns of the aggregation: key bytes, dead letter, and the decoded row."""
+        """Input columns of the aggregation: key bytes, dead letter, and the decoded row.
+
+        A table's row without a key counts nowhere: deleted, not let through, or of a group that is null.
+        """
         reason = "coalesce(__error, 'group by key is null')"
         key = key_bytes(self.query, self.query.group_by)
+        if self.query.changelog:
+            counts = f"__error IS NULL AND ({self.query.where or 'true'})"
+            return [
+                f"CASE WHEN {counts} THEN {key} END AS __key",
+                f"CASE WHEN {FAILED} THEN {DEAD.format(reason='__error')} END",
+            ]
         dead = f"CASE WHEN __error IS NOT NULL OR __key IS NULL THEN {DEAD.format(reason=reason)} END"
         return [f"CASE WHEN __error IS NULL THEN {key} END AS __key", dead]
 
@@ -182,7 +199,8 @@ class MergeSql:
             emit = f"CASE WHEN {shown} THEN 1 WHEN __was THEN 2 ELSE 0 END"
         if self._ordered:
             # A row that only brings figures.
-            emit = f"CASE WHEN __key IS NULL THEN 0 ELSE {emit} END"
+            silent = f"__key IS NULL OR {ROW_STATE} IS NOT NULL" if self.query.changelog else "__key IS NULL"
+            emit = f"CASE WHEN {silent} THEN 0 ELSE {emit} END"
         emitted = f"CAST({emit} AS TINYINT) AS __emit"
         value = f"CASE WHEN __dead IS NULL AND {shown} THEN {value_bytes(self.query)} END AS __value"
         return ["__key", "__dead", "__token", *self._ordered, "__time", emitted, value, *self._merged_names()]

@@ -2,6 +2,9 @@
 
 Nothing is aggregated before the shuffle: a window may close, and a result is due, at any row. Each task takes all of
 its rows of the batch into one Arrow table. The partition after the shuffle is the task, as in `batch.py`.
+
+A table's row goes to every task, in full to that of its group: the others may hold what the row counted for before. So
+each task knows by itself what to take back, and its part of the batch is one transaction as ever.
 """
 
 from __future__ import annotations
@@ -9,12 +12,13 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from pipelines.engine.batch import plain_columns
-from pipelines.engine.decode import Count, Reasons, decoded_ddl, decoder, with_columns
+from pipelines.engine.changes import routed
+from pipelines.engine.decode import Count, Decoder, Reasons, decoded_ddl, decoder, with_columns
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, ordered, writer
 from pipelines.engine.job import Job
-from pipelines.engine.merge import DROPPED, STREAM_TIME, MergeSql
+from pipelines.engine.merge import DROPPED, ROW, STREAM_TIME, MergeSql
 from pipelines.engine.record_order import RecordOrder
-from pipelines.engine.records import COLUMNS, offsets, partitions
+from pipelines.engine.records import COLUMNS, keys, offsets, partitions
 from pipelines.plan import Query
 
 
@@ -29,9 +33,9 @@ class OrderedJob(Job):
     def inputs(self, records: DataFrame, *, count: Count, refused: Reasons | None = None) -> DataFrame:
         """Source records as the columns that `RecordOrder` takes, dead letters among them; not shuffled yet."""
         source = self.query.source
-        place = {"__partition": partitions, "__offset": offsets}
-        decode = with_columns(decoder(source, plain_columns(self.query), count, refused), place)
-        ddl = f"{decoded_ddl(source)}, __partition int, __offset bigint"
+        may_be_dead = () if self.query.changelog else plain_columns(self.query)
+        decode = with_places(decoder(source, may_be_dead, count, refused))
+        ddl = f"{decoded_ddl(source)}, __partition int, __offset bigint, {ROW} binary"
         decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, ddl)
         return self._sql.with_keys(decoded).selectExpr(*self.order.inputs())
 
@@ -43,13 +47,23 @@ class OrderedJob(Job):
         read: ArrowFunction,
         write: ArrowFunction,
         refused: Reasons | None = None,
+        result_ddl: str = RESULT_DDL,
     ) -> DataFrame:
         """The whole batch as one frame. Nothing runs yet."""
-        # Spark hashes (key, null) as it hashes the key, and a dead letter, which has no key, by itself.
-        shuffled = self.inputs(records, count=count, refused=refused).repartition(self.query.tasks, "__key", "__dead")
+        inputs = self.inputs(records, count=count, refused=refused)
+        if self.query.changelog:
+            shuffled = routed(inputs, self.query.tasks).repartitionById(self.query.tasks, "__task")
+        else:
+            # Spark hashes (key, null) as it hashes the key, and a dead letter, which has no key, by itself.
+            shuffled = inputs.repartition(self.query.tasks, "__key", "__dead")
         ddl = f"{self.order.ddl()}, __token bigint, {STREAM_TIME} bigint, {DROPPED} bigint"
-        return self._sql.results(shuffled.mapInArrow(read, ddl)).mapInArrow(write, RESULT_DDL)
+        return self._sql.results(shuffled.mapInArrow(read, ddl)).mapInArrow(write, result_ddl)
 
     def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
         names = [part.name for part in self._sql.parts]
         return ordered(exchange, self.order), writer(exchange, names, self.order.types)
+
+
+def with_places(decode: Decoder) -> Decoder:
+    """The decoder with each record's partition, offset and raw key behind the row."""
+    return with_columns(decode, {"__partition": partitions, "__offset": offsets, ROW: keys})

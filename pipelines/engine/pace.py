@@ -1,11 +1,12 @@
 """How much one batch takes: bounded in records and bytes, and so that it lasts about as long as it shall.
 
 A batch costs a fixed time and a time for every record. Both are fitted to the latest batches that were cut by the bound
-(a shorter one says more about the input than about the machine), and the next batch takes what fits into the target. On a
-machine where the fixed part alone takes most of the target, small batches would be all fixed cost and the backlog would
-grow for ever: there a batch lasts twice its fixed time.
+(a shorter one says more about the input than about the machine), and the next batch takes what fits into the target. On
+a machine where the fixed part alone takes most of the target, small batches would be all fixed cost and the backlog
+would grow for ever: there a batch lasts twice its fixed time.
 
-The bound moves by at most a factor of two a batch. The first batch is not learnt from: it is mostly the compiler's work.
+The bound moves by at most a factor of two a batch. The first batch is not learnt from: it is mostly the compiler's
+work.
 """
 
 from __future__ import annotations

@@ -15,19 +15,16 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
-from pipelines.engine.decode import NULL_VALUE, Count, Decoder, Reasons, decoded_ddl, decoder, with_columns
+from pipelines.engine.decode import Count, Decoder, Reasons, decoded_ddl, decoder, with_columns
 from pipelines.engine.encode import value_bytes
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, result
 from pipelines.engine.job import Job, drained
-from pipelines.engine.merge import DEAD, key_bytes
+from pipelines.engine.merge import DEAD, FAILED, key_bytes
 from pipelines.engine.records import COLUMNS, partitions
 from statestore.client import Writing
 from statestore.errors import InvalidConfig, InvariantBroken
 from statestore.failpoints import reach
 from statestore.staging import SCHEMA
-
-# A null value is a row of its own; every other error makes a dead letter.
-_FAILED = f"__error IS NOT NULL AND __error <> '{NULL_VALUE}'"
 
 
 class ProjectionJob(Job):
@@ -41,13 +38,14 @@ class ProjectionJob(Job):
         read: ArrowFunction,
         write: ArrowFunction,
         refused: Reasons | None = None,
+        result_ddl: str = RESULT_DDL,
     ) -> DataFrame:
         """The whole batch as one frame. Nothing runs yet."""
         source = self.query.source
         decode = with_partition(decoder(source, (), count, refused))
         ddl = f"{decoded_ddl(source)}, __partition int"
         decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, ddl)
-        return self.project(decoded).mapInArrow(write, RESULT_DDL)
+        return self.project(decoded).mapInArrow(write, result_ddl)
 
     def project(self, decoded: DataFrame) -> DataFrame:
         """The results of decoded rows in their order: `__key`, `__value`, `__dead`, `__time`, `__partition`.
@@ -55,14 +53,29 @@ class ProjectionJob(Job):
         A row whose value is null is a result whose value is null, unless WHERE asks about it. In a table's changelog a
         row that WHERE does not let through deletes what was there, and a row without a key is none.
         """
+        if self.query.tables:
+            decoded = self._exploded(decoded)
         if self.query.timestamp is not None:
             error = f"coalesce(__error, CASE WHEN {self._time()} >= 0 THEN NULL ELSE 'result has no time' END)"
             decoded = decoded.withColumn("__error", expr(error))
         if self.query.changelog:
-            decoded = decoded.where(f"({_FAILED}) OR {self._known_key()}")
+            decoded = decoded.where(f"({FAILED}) OR {self._known_key()}")
         elif self.query.where is not None:
-            decoded = decoded.where(f"({_FAILED}) OR (__error IS NULL AND ({self.query.where}))")
+            decoded = decoded.where(f"({FAILED}) OR (__error IS NULL AND ({self.query.where}))")
         return decoded.selectExpr(*self._emitted())
+
+    def _exploded(self, decoded: DataFrame) -> DataFrame:
+        """A row for each item of the arrays, none without items; a bad record as it is."""
+        shown = f"__error IS NULL AND ({self.query.where or 'true'})"
+        names = [table.name for table in self.query.tables]
+        arrays = [
+            f"CASE WHEN {shown} THEN coalesce({table.expression}, CAST(array() AS {table.type})) END AS {table.name}"
+            for table in self.query.tables
+        ]
+        rows = f"explode_outer(arrays_zip({', '.join(names)})) AS __items"
+        found = decoded.selectExpr("*", *arrays).selectExpr("*", rows).drop(*names)
+        items = [f"__items.{name} AS {name}" for name in names]
+        return found.where(f"({FAILED}) OR __items IS NOT NULL").selectExpr("*", *items)
 
     def _time(self) -> str:
         """A result's time; a tombstone and a bad record keep their own."""
@@ -84,9 +97,9 @@ class ProjectionJob(Job):
         if query.changelog and query.where is not None:
             shown += f" AND ({query.where})"
         return [
-            f"CASE WHEN NOT ({_FAILED}) THEN {key_bytes(query, query.group_by)} END AS __key",
+            f"CASE WHEN NOT ({FAILED}) THEN {key_bytes(query, query.group_by)} END AS __key",
             f"CASE WHEN {shown} THEN {value_bytes(query)} END AS __value",
-            f"CASE WHEN {_FAILED} THEN {DEAD.format(reason='__error')} END AS __dead",
+            f"CASE WHEN {FAILED} THEN {DEAD.format(reason='__error')} END AS __dead",
             f"{self._time()} AS __time",
             "__partition",
         ]

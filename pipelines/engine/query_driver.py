@@ -9,7 +9,7 @@
 The truth is in the batches topic; nothing is kept beside it. A batch that was planned and not finished is run first,
 over exactly its offsets and under the plan it was planned with. Then batch after batch takes what has come, as much as
 the pace allows: the next begins at once while there is more, and otherwise after the batch interval. Where nothing has
-come nothing is planned.
+come nothing is planned. Between two batches a period of the result may be computed again, as a batch of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.deploy import DeployedQuery
 from pipelines.engine.exchange import Exchange
@@ -33,12 +33,23 @@ from pipelines.engine.job import Job, StagedBatch
 from pipelines.engine.jobs import job_of
 from pipelines.engine.journal import Journal
 from pipelines.engine.pace import Bounds, Pace, shares
+from pipelines.engine.recompute import Compared, RecomputeJob
+from pipelines.engine.recomputing import Requests, period_of, planned_recompute
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.source import SourceTopic, without_lost
 from pipelines.plan import Query, query_from_json
+from pipelines.recomputes import RecomputeRow
 from pipelines.settings import Settings
-from statestore.batches import COPYING, Planned, Range
-from statestore.errors import Fenced, InvalidConfig, InvalidInput, InvariantBroken, Unavailable, Unrecoverable
+from statestore.batches import COPYING, Planned, Range, Recompute
+from statestore.errors import (
+    Fenced,
+    InvalidConfig,
+    InvalidInput,
+    InvariantBroken,
+    RollforwardError,
+    Unavailable,
+    Unrecoverable,
+)
 from statestore.failpoints import reach
 
 log = structlog.get_logger()
@@ -78,6 +89,7 @@ class QueryDriver:
         settings: Settings,
         servers: StoreServers,
         on_done: Callable[[BatchDone], None],
+        requests: Requests,
     ) -> None:
         self.deployed = deployed
         self.query = deployed.query
@@ -90,12 +102,16 @@ class QueryDriver:
         self._servers = servers
         self._session: SparkSession | None = None
         self._on_done = on_done
+        self._requests = requests
+        self._compared = Compared()
         self._journal = Journal(deployed, self._kafka, attempts=settings.batch_attempts)
         self._jobs: dict[str, Job] = {}
         self._batch = -1
         self._ends: dict[int, int] = {}
         self._lost: tuple[Range, ...] = ()
-        self._source = SourceTopic(self.query, self._kafka, accept_loss=settings.accept_loss)
+        self._source = SourceTopic(
+            self.query, self._kafka, accept_loss=settings.accept_loss, archive=settings.archive_config()
+        )
         self._pace = Pace(Bounds(settings.max_records_per_batch, settings.max_bytes_per_batch, settings.target_batch_s))
         self._lag = 0
         self._thread: threading.Thread | None = None
@@ -149,7 +165,10 @@ class QueryDriver:
             raise Unrecoverable("plan of an unfinished batch is missing", plan=planned.plan, batch=planned.batch)
         self._log.info("finishing planned batch", batch=planned.batch)
         self._claim_thread()
-        self._run(query_from_json(plan), planned, time.monotonic())
+        if planned.recompute is not None:
+            self._recompute(query_from_json(plan), planned)
+        else:
+            self._run(query_from_json(plan), planned, time.monotonic())
 
     def _plan(self, planned: Planned) -> None:
         """2 Plan."""
@@ -209,11 +228,13 @@ class QueryDriver:
             raise InvariantBroken("a batch that is committed in part fails of its data", batch=planned.batch)
         # Retention may have taken records since, and a search would blame those that are left.
         self._source.deleted({r.partition: r.start for r in planned.ranges}, self._source.begins())
-        job, exchange, known = self._job(query, planned), self._exchange(query, planned), by_place(planned.refused)
+        ranges_read, known = planned.ranges, by_place(planned.refused)
+        if planned.recompute is not None:
+            ranges_read = planned.recompute.ranges
 
         def failure(ranges: tuple[Range, ...]) -> str | None:
             try:
-                job.try_out(self._source.frame(self.session, ranges), exchange, known)
+                self._try_out(query, planned, self._source.frame(self.session, ranges), known)
             except (PySparkException, Py4JJavaError) as error:
                 reason = data_error(error)
                 if reason is None:
@@ -221,7 +242,7 @@ class QueryDriver:
                 return reason
             return None
 
-        found = find_refused(planned.ranges, failure, most=self._settings.poisoned_records_max)
+        found = find_refused(ranges_read, failure, most=self._settings.poisoned_records_max)
         if not found:
             raise InvalidInput(
                 "batch fails, and no record of it alone does",
@@ -235,6 +256,12 @@ class QueryDriver:
         reach("driver.refused")
         return planned
 
+    def _try_out(self, query: Query, planned: Planned, frame: DataFrame, known: dict[tuple[int, int], str]) -> None:
+        if planned.recompute is None:
+            self._job(query, planned).try_out(frame, self._exchange(query, planned), known)
+        else:
+            RecomputeJob(query, period_of(planned.recompute)).try_out(frame, known)
+
     def _job(self, query: Query, planned: Planned) -> Job:
         job = self._jobs.get(planned.plan)
         if job is None:
@@ -246,6 +273,8 @@ class QueryDriver:
 
     def _stage(self, query: Query, planned: Planned) -> StagedBatch:
         """3 Stage."""
+        if planned.recompute is not None:
+            return self._stage_recompute(query, planned, planned.recompute)
         if all(r.start == r.end for r in planned.ranges):
             # What was planned has been deleted since.
             return StagedBatch(0, 0, ())
@@ -255,6 +284,22 @@ class QueryDriver:
         self._log.info("staged", batch=planned.batch, records=staged.records)
         reach("driver.job-done")
         return staged
+
+    def _stage_recompute(
+        self, query: Query, planned: Planned, recompute: Recompute, *, dry_run: bool = False
+    ) -> StagedBatch:
+        """3 Stage, of a batch that computes a period again."""
+        self._compared = Compared()
+        if all(r.start == r.end for r in recompute.ranges):
+            return StagedBatch(0, 0, ())
+        self._log.info("computing a period again", batch=planned.batch, request=recompute.request)
+        job = RecomputeJob(query, period_of(recompute, dry_run=dry_run))
+        frame = self._source.frame(self.session, recompute.ranges)
+        staged = job.run(frame, self._exchange(query, planned), by_place(planned.refused))
+        self._compared = staged.compared
+        self._log.info("period is computed", batch=planned.batch, **staged.compared.to_json())
+        reach("driver.recomputed")
+        return staged.batch
 
     def _commit(self, planned: Planned, staged: StagedBatch) -> None:
         """4 Commit: every task that has rows, at once. Those that fail run again; those that are done answer so."""
@@ -359,6 +404,9 @@ class QueryDriver:
                 if started - looked > _LOOK_S:
                     self._look_again()
                     looked = started
+                asked = self._requests.next()
+                if asked is not None:
+                    self._answer(asked)
                 ends = goal if goal is not None else self._source.stable_ends()
                 behind = self._next_batch(ends, started)
                 if goal is not None and not behind:
@@ -396,6 +444,49 @@ class QueryDriver:
         self._plan(planned)
         self._run(self.query, planned, started)
         return sum(taken.values()) < sum(backlog.values())
+
+    # Periods that are computed again: see `recomputing.py`.
+
+    def _answer(self, asked: RecomputeRow) -> None:
+        """Do what a request asks for. What refuses it before the plan leaves the stream as it is."""
+        try:
+            recompute = planned_recompute(self.query, asked, self._source, self._ends)
+            planned = Planned(self._batch + 1, self._journal.hash, self._standing(), self._lost, (), recompute)
+            if asked.dry_run:
+                self._stage_recompute(self.query, planned, recompute, dry_run=True)
+                self._requests.done(asked.id, None, self._compared)
+                return
+        except Fenced:
+            raise
+        except (RollforwardError, PySparkException, Py4JJavaError) as error:
+            if self._aborted.is_set():
+                raise _BatchAborted from error
+            self._log.warning("period is not computed", request=asked.id, error=cause_of(error))
+            self._requests.failed(asked.id, cause_of(error))
+            return
+        self._plan(planned)
+        self._recompute(self.query, planned)
+
+    def _standing(self) -> tuple[Range, ...]:
+        """Where the stream stands, as ranges of a batch that takes nothing."""
+        return tuple(self._source.range(partition, at, at) for partition, at in sorted(self._ends.items()))
+
+    def _recompute(self, query: Query, planned: Planned) -> None:
+        """3 to 6. A period that cannot be computed is given up, unless a part of it is committed."""
+        assert planned.recompute is not None
+        request = planned.recompute.request
+        try:
+            self._run(query, planned, time.monotonic())
+        except (Unavailable, InvalidInput) as error:
+            if any(task["batch"] >= planned.batch for task in self._servers.figures(query.name)):
+                raise
+            self._log.error("period is given up", batch=planned.batch, request=request, error=str(error))
+            nothing = replace(planned, recompute=None, refused=())
+            self._plan(nothing)
+            self._run(query, nothing, time.monotonic())
+            self._requests.failed(request, str(error))
+            return
+        self._requests.done(request, planned.batch, self._compared)
 
     def quiesce(self) -> None:
         """Return when no batch is running and none will begin, or after `_QUIESCE_S` if one hangs."""

@@ -2,6 +2,7 @@
 
     order      partitions merged by the time of their next record, as Kafka Streams picks it; in one by offset
     windows    each row's windows, earliest first; late ones dropped by the task's stream time at that row
+    changes    of a table: what the row before counted for is taken back; see `changes.py`
     states     the committed state of every key and window, in one question
     results    after every row, or after the last of each key and window
 
@@ -20,10 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.engine.changes import HALF, UNDONE, Changes
 from pipelines.engine.decode import arrow_type
 from pipelines.engine.lists import lists
-from pipelines.engine.merge import MERGED, STORED, WINDOW_BOUNDS, Part, state_parts
-from pipelines.engine.runs import Runs, by_offset, running, squares
+from pipelines.engine.merge import MERGED, ROW, ROW_STATE, STORED, WINDOW_BOUNDS, Part, state_parts
+from pipelines.engine.runs import Bools, Runs, by_offset, running, squares
 from pipelines.engine.statecodec import StateCodec
 from pipelines.engine.windowing import assign, store_keys, window_ends
 from pipelines.plan import EVERY_RECORD, LATEST, LISTS, Aggregate, Query
@@ -53,12 +55,20 @@ class RecordOrder:
         self.types = [arrow_type(part.type) for part, _ in self._parts]
         self._codec = StateCodec(self.types)
         self._every = query.emission == EVERY_RECORD
+        self._changes = self._of_table() if query.changelog else None
+
+    def _of_table(self) -> Changes:
+        keys = {key.name: arrow_type(key.type) for key in self.query.group_by}
+        given = [aggregate for aggregate in self.query.aggregates if aggregate.argument is not None]
+        arguments = {f"{ARGUMENT}{aggregate.name}": arrow_type(_argument_type(aggregate)) for aggregate in given}
+        return Changes([*keys, *arguments], [*keys.values(), *arguments.values()])
 
     def inputs(self) -> list[str]:
         """Spark SQL select list over decoded rows that have `__key`, `__dead`, `__partition` and `__offset`."""
         keys = [f"{key.expression} AS `{key.name}`" for key in self.query.group_by]
         arguments = [_argument(aggregate) for aggregate in self.query.aggregates if aggregate.argument is not None]
-        return ["__key", "__dead", "ROWTIME AS __time", "__partition", "__offset", *keys, *arguments]
+        row = [ROW] if self.query.changelog else []
+        return ["__key", "__dead", "ROWTIME AS __time", "__partition", "__offset", *row, *keys, *arguments]
 
     def ddl(self) -> str:
         """Schema of the rows that go out, as Spark DDL; token, stream time and drops are added by the caller."""
@@ -66,7 +76,8 @@ class RecordOrder:
         bounds = [f"`{name}` bigint" for name in WINDOW_BOUNDS] if self.query.window is not None else []
         parts = [f"`{prefix}{part.name}` {part.type}" for prefix in (STORED, MERGED) for part, _ in self._parts]
         head = ["__key binary", "__dead string", "__time bigint", "__old_time bigint", "__last boolean"]
-        return ", ".join([*head, *keys, *bounds, *parts])
+        entries = [f"{ROW_STATE} binary"] if self.query.changelog else []
+        return ", ".join([*head, *keys, *bounds, *parts, *entries])
 
     def rows(self, table: pa.Table, states: States, stream_time_ms: int) -> Ordered:
         """Take in a task's rows of one batch, in any order, `__dead` ones among them.
@@ -80,9 +91,18 @@ class RecordOrder:
         observed = np.maximum.accumulate(np.concatenate([[stream_time_ms], times]))
         taken = assign(self.query.window, times, observed[1:])
         live = live if taken.is_identity else live.take(pa.array(taken.row))
-        found = self._aggregated(live, taken.starts, states)
-        dead = self._dead(table.filter(pc.is_valid(table.column("__dead"))), found.schema)
-        return Ordered(pa.concat_tables([found, dead]), int(observed[-1]), taken.dropped)
+        dead = table.filter(pc.is_valid(table.column("__dead")))
+        found = self._counted(live, taken.starts, states)
+        return Ordered(pa.concat_tables([*found, _filled(dead, found[0].schema)]), int(observed[-1]), taken.dropped)
+
+    def _counted(self, live: pa.Table, starts: _Ints | None, states: States) -> list[pa.Table]:
+        """Results and states of groups; of a table also the entries of its rows."""
+        if self._changes is None:
+            return [self._aggregated(live, starts, states)]
+        changes, entries = self._changes.steps(live, states)
+        found = self._aggregated(changes, starts, states)
+        found = found.append_column(ROW_STATE, pa.nulls(len(found), pa.binary()))
+        return [found, _filled(entries, found.schema)]
 
     def _aggregated(self, live: pa.Table, starts: _Ints | None, states: States) -> pa.Table:
         """`live` has one row for each record and window, in the order of results."""
@@ -92,8 +112,8 @@ class RecordOrder:
         runs = Runs(run_of, len(firsts))
         slots = self._slots(live, runs, *self._codec.decode(states(names)))
         last = np.isin(np.arange(runs.size), runs.ends)[runs.slots]
-        rows = np.arange(len(run_of)) if self._every else np.flatnonzero(last)
-        before = runs.slots - 1 if self._every else runs.heads[run_of[rows]]
+        rows = self._shown(live) if self._every else np.flatnonzero(last)
+        before = self._before(live, runs)[rows] if self._every else runs.heads[run_of[rows]]
         columns = {
             "__key": names.take(pa.array(run_of[rows])),
             "__dead": pa.nulls(len(rows), pa.string()),
@@ -106,6 +126,20 @@ class RecordOrder:
             columns |= {f"{prefix}{part.name}": slots[part.name].take(pa.array(at)) for part, _ in self._parts}
         return pa.table(columns)
 
+    def _shown(self, live: pa.Table) -> _Ints:
+        """The rows that have a result: of the halves of a change the second."""
+        if self._changes is None:
+            return np.arange(len(live))
+        return np.flatnonzero(~_flags(live, HALF))
+
+    def _before(self, live: pa.Table, runs: Runs) -> _Ints:
+        """The slot that was before each row, and for the second half of a change before the first."""
+        if self._changes is None:
+            return runs.slots - 1
+        second = np.concatenate([[False], _flags(live, HALF)[:-1]])[: len(live)]
+        before: _Ints = runs.slots - 1 - second
+        return before
+
     def _keys(self, live: pa.Table, starts: _Ints | None) -> dict[str, pa.Array]:
         """Group keys, and the bounds of the windows that begin at `starts`."""
         columns = {key.name: live.column(key.name).combine_chunks() for key in self.query.group_by}
@@ -117,11 +151,12 @@ class RecordOrder:
     def _slots(self, live: pa.Table, runs: Runs, old_times: pa.Array, old_parts: list[pa.Array]) -> dict[str, pa.Array]:
         """Time and parts in every slot."""
         slots = {"time": running("max", runs, old_times, live.column("__time").combine_chunks())}
+        undone = None if self._changes is None else _flags(live, UNDONE)
         for (part, aggregate), old in zip(self._parts, old_parts, strict=True):
             rows = None
             if aggregate.argument is not None:
                 rows = live.column(f"{ARGUMENT}{aggregate.name}").combine_chunks()
-            slots[part.name] = self._after(part, aggregate, runs, old, rows, old_times, slots)
+            slots[part.name] = self._after(part, aggregate, runs, old, rows, old_times, slots, undone)
         return slots
 
     def _after(
@@ -133,27 +168,55 @@ class RecordOrder:
         rows: pa.Array | None,
         old_times: pa.Array,
         slots: dict[str, pa.Array],
+        undone: Bools | None,
     ) -> pa.Array:
-        """One part in every slot; `slots` has the parts before it."""
+        """One part in every slot; `slots` has the parts before it. Rows of `undone` are taken back."""
         match part.operation:
             case "count" if rows is not None and not pa.types.is_boolean(rows.type):
-                return running("count", runs, old, rows.is_valid())
+                return running("count", runs, old, _signed(rows.is_valid(), undone))
+            case "count" | "sum":
+                return running(part.operation, runs, old, _signed(rows, undone))
+            case "count_all" if undone is not None:
+                return running("count_all", runs, old, _signed(pa.repeat(True, len(undone)), undone))
             case "squares":
                 sums, counts = (slots[f"{aggregate.name}_{name}"] for name in ("sum", "count"))
-                return squares(runs, old, rows, sums=sums, counts=counts)
+                return squares(runs, old, rows, sums=sums, counts=counts, undone=undone)
             case "latest_by_offset" | "earliest_by_offset" as which:
                 seen = old_times.is_valid() if aggregate.nulls else None
                 return by_offset(runs, old, rows, seen=seen, latest=which == LATEST)
             case operation if operation in LISTS:
-                return lists(aggregate, runs, old, rows, every=self._every)
+                return lists(aggregate, runs, old, rows, every=self._every, undone=undone)
             case operation:
                 return running(operation, runs, old, rows)
 
-    def _dead(self, table: pa.Table, schema: pa.Schema) -> pa.Table:
-        count = table.num_rows
-        kept = {"__dead": table.column("__dead").cast(pa.string()), "__time": table.column("__time")}
-        kept["__last"] = pa.array(np.zeros(count, dtype=np.bool_))
-        return pa.table([kept.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
+
+def _filled(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows without a group, dead letters or entries, as rows of the schema: null in what they have not."""
+    count = rows.num_rows
+    given = {name: rows.column(name) for name in ("__key", "__dead", "__time", ROW_STATE) if name in rows.column_names}
+    given["__last"] = pa.array(np.full(count, ROW_STATE in given))
+    columns = (given.get(field.name, pa.nulls(count, field.type)) for field in schema)
+    return pa.table([column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _flags(rows: pa.Table, name: str) -> Bools:
+    flags: Bools = rows.column(name).to_numpy()
+    return flags
+
+
+def _signed(rows: pa.Array, undone: Bools | None) -> pa.Array:
+    """What each row adds: less than nothing where it is taken back. A flag counts one."""
+    if undone is None:
+        return rows
+    adds = rows.cast(pa.int64()) if pa.types.is_boolean(rows.type) else rows
+    return pc.if_else(pa.array(undone), pc.negate(adds), adds)
+
+
+def _argument_type(aggregate: Aggregate) -> str:
+    """The Spark SQL type of what the operator gets."""
+    if aggregate.function == "count":
+        return "boolean"
+    return "string" if aggregate.function in LISTS else aggregate.type
 
 
 def _argument(aggregate: Aggregate) -> str:

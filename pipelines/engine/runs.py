@@ -86,8 +86,8 @@ class Runs:
 def running(operation: str, runs: Runs, heads: pa.Array, rows: pa.Array | None) -> pa.Array:
     """The operation's result in every slot, of the type of `heads`; null while there is none.
 
-    `heads` are the stored parts, one a run; `rows` the arguments, one a row: booleans, whether there is a value, for
-    `count`, and none for `count_all`.
+    `heads` are the stored parts, one a run; `rows` the arguments, one a row: for `count` how much each counts, and for
+    `count_all` the same, or none if each counts 1.
     """
     match operation:
         case "count_all" | "count":
@@ -119,17 +119,26 @@ def by_offset(runs: Runs, heads: pa.Array, rows: pa.Array, *, seen: pa.BooleanAr
     return values.take(pa.array(place[slots], mask=slots < 0))
 
 
-def squares(runs: Runs, heads: pa.Array, rows: pa.Array, *, sums: pa.Array, counts: pa.Array) -> pa.Array:
+def squares(
+    runs: Runs, heads: pa.Array, rows: pa.Array, *, sums: pa.Array, counts: pa.Array, undone: Bools | None = None
+) -> pa.Array:
     """The sum of squared distances from the mean, updated value by value as Youngs and Cramer do.
 
-    `sums` and `counts` are the running ones, after each row.
+    `sums` and `counts` are the running ones, after each row. Rows of `undone` are taken back.
     """
+    back = runs.spread(
+        np.zeros(runs.count, dtype=np.bool_), np.zeros(len(rows), np.bool_) if undone is None else undone
+    )
+    # Taking back is adding, seen from behind: sum and count with the value are those before the row.
+    with_value = np.arange(runs.size) - back
     known = runs.spread(np.zeros(runs.count, dtype=np.bool_), _valid(rows))
     value = runs.spread(np.zeros(runs.count, dtype=_filled(rows, 0).dtype), _filled(rows, 0))
-    count = _filled(counts, 0).astype(np.float64)
-    delta = (value * _filled(counts, 0) - _filled(sums, 0)).astype(np.float64)
+    counts, sums = _filled(counts, 0)[with_value], _filled(sums, 0)[with_value]
+    count = counts.astype(np.float64)
+    delta = (value * counts - sums).astype(np.float64)
     grown = known & (count > 1)
     steps = np.where(grown, delta * delta / np.where(grown, count * (count - 1), 1.0), 0.0)
+    steps = np.where(back, -steps, steps)
     steps[runs.heads] = _filled(heads, 0.0)
     return pa.array(runs.accumulate(np.add, steps), pa.float64())
 

@@ -25,11 +25,11 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-import psutil
 import structlog
 
 from pipelines import names
 from pipelines.engine.hosted import LocalServer, RemoteServer
+from pipelines.processes import runs
 from statestore import wire
 from statestore.client import StoreClient
 from statestore.config import KafkaConfig, RocksConfig, SnapshotConfig, TaskSpec
@@ -339,5 +339,5 @@ class StoreServers:
         """Remove sockets that killed drivers of this pipeline have left behind."""
         for socket in names.socket_folder().glob(f"{self._prefix}-*.sock"):
             owner = int(socket.stem.split("-")[1])
-            if not psutil.pid_exists(owner):
+            if not runs(owner):
                 socket.unlink(missing_ok=True)

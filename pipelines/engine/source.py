@@ -2,6 +2,8 @@
 
 A batch ends at the last stable offset of each partition, as `read_committed` sees it: no batch waits for a transaction
 of a producer, and none takes a part of one that a single producer writes to a partition.
+
+Offsets that Kafka has deleted are read from the topic's archive, where there is one that holds them.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from pipelines.archive import open_archive
 from pipelines.engine.spark import kafka_options
 from pipelines.plan import Query
 from statestore.batches import Planned, Range
-from statestore.config import KafkaConfig
+from statestore.config import KafkaConfig, ObjectsConfig
 from statestore.errors import InvalidConfig, Unrecoverable
 from statestore.kafka import Admin, Topic
 
@@ -28,11 +31,14 @@ log = structlog.get_logger()
 class SourceTopic:
     """Follows the topic of `query`. `look` has to be called before the rest."""
 
-    def __init__(self, query: Query, kafka: KafkaConfig, *, accept_loss: bool) -> None:
+    def __init__(
+        self, query: Query, kafka: KafkaConfig, *, accept_loss: bool, archive: ObjectsConfig | None = None
+    ) -> None:
         self._query = query
         self._kafka = kafka
         self._admin = Admin(kafka)
         self._accept_loss = accept_loss
+        self._archive = archive
         self._topic: Topic | None = None
 
     @property
@@ -84,6 +90,14 @@ class SourceTopic:
         """Up to where every partition can be read, not included: an open transaction hides what is behind it."""
         return self._admin.stable_ends(self.topic.name, partitions=self.topic.partitions)
 
+    def at_time(self, time_ms: int) -> dict[int, int]:
+        """The first offset of every partition whose record is of that time or later; -1 where there is none."""
+        return self._admin.at_time(self.topic.name, time_ms, partitions=self.topic.partitions)
+
+    def is_compacted(self) -> bool:
+        """Whether Kafka drops records that a newer one of their key has followed."""
+        return "compact" in self._admin.configs(self.topic.name).get("cleanup.policy", "")
+
     def lags(self, positions: dict[int, int]) -> dict[int, int]:
         """How many offsets lie behind `positions`, open transactions included; empty before the first look."""
         if self._topic is None:
@@ -102,6 +116,8 @@ class SourceTopic:
             for partition, start in starts.items()
             if start < begins.get(partition, 0)
         )
+        held = self.archived() if lost else {}
+        lost = tuple(gone for gone in lost if not _holds(held.get(gone.partition), gone))
         for gone in lost:
             if not self._accept_loss:
                 raise Unrecoverable(
@@ -115,10 +131,28 @@ class SourceTopic:
             log.error("source records are lost, as accepted", query=self._query.name, lost=asdict(gone))
         return lost
 
+    def archived(self) -> dict[int, tuple[int, int]]:
+        """First and end of the offsets that the archive holds, by partition; empty without an archive."""
+        return {} if self._archive is None else open_archive(self._archive, self.topic).spans()
+
     def frame(self, session: SparkSession, ranges: tuple[Range, ...]) -> DataFrame:
-        """Exactly the records of `ranges`. Nothing is read yet."""
-        topic = self._query.source.topic
+        """Exactly the records of `ranges`: from Kafka, and from the archive what it has no more. Nothing is read yet."""
         read = [r for r in ranges if r.end > r.start]
+        if self._archive is None:
+            return self._kafka_frame(session, read)
+        # Imports Parquet's reader, which few queries need.
+        from pipelines.engine.archived import COLUMNS, archived_frame
+
+        begins = self.begins()
+        gone = [replace(r, end=min(r.end, begins[r.partition])) for r in read if r.start < begins[r.partition]]
+        left = [replace(r, start=max(r.start, begins[r.partition])) for r in read if r.end > begins[r.partition]]
+        if not gone:
+            return self._kafka_frame(session, read)
+        archive = archived_frame(session, self._archive, open_archive(self._archive, self.topic), gone)
+        return archive.unionByName(self._kafka_frame(session, left).select(*COLUMNS)) if left else archive
+
+    def _kafka_frame(self, session: SparkSession, read: list[Range]) -> DataFrame:
+        topic = self._query.source.topic
         options = kafka_options(self._kafka.bootstrap_servers, topic, self._kafka.client)
         # Only the partitions that were planned: there may be more by now, and the plan has none of their records.
         del options["subscribe"]
@@ -129,6 +163,10 @@ class SourceTopic:
         # are given their partitions and commit nothing, so no group of this name comes to exist.
         options["kafka.group.id"] = f"rollforward-{self._query.name}"
         return session.read.format("kafka").options(**options).load()
+
+
+def _holds(held: tuple[int, int] | None, gone: Range) -> bool:
+    return held is not None and held[0] <= gone.start and gone.end <= held[1]
 
 
 def without_lost(planned: Planned, lost: tuple[Range, ...]) -> Planned:

@@ -41,7 +41,7 @@ def _conf(settings: Settings, work: Path) -> dict[str, str]:
         "spark.executor.extraClassPath": settings.connector_jars,
         "spark.driver.host": settings.spark_driver_host,
         "spark.driver.bindAddress": settings.spark_driver_host,
-        "spark.ui.enabled": "false",
+        "spark.ui.enabled": str(settings.spark_ui).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         # Division by zero and bad casts give NULL, as in ksqlDB; integers cast to big-endian bytes.
@@ -59,7 +59,8 @@ def _conf(settings: Settings, work: Path) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
         # With a limit in bytes Spark adds up the size of all vectors after every row: a fifth of all samples.
         "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
-        # Checksums of shuffled rows guard against stages that compute something else when retried; a batch is retried whole.
+        # Checksums of shuffled rows guard against stages that compute something else when retried; a batch is retried
+        # whole.
         "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.local.dir": str(work / "tmp"),

@@ -7,7 +7,7 @@
     lengths   4 bytes, big-endian, for each variable-width column in order
     bytes     the variable-width columns' content in order
 
-A null takes its fixed width as zeros, or the length zero. Everything after the time is the changelog record's value.
+A nested value is variable-width: JSON, see `nestedcodec.py`. A null takes its fixed width as zeros, or the length zero. Everything after the time is the changelog record's value.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipelines.engine.nestedcodec import from_bytes, to_bytes
 from statestore.errors import FormatUnsupported, InvalidConfig
 
 FORMAT = 1
@@ -44,7 +45,7 @@ def _fixed(kind: pa.DataType) -> _Fixed | None:
         width = kind.bit_width // 8
         letter = "f" if pa.types.is_floating(kind) else "i"
         return _Fixed(width, f"<{letter}{width}", f">{letter}{width}")
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_nested(kind):
         return None
     raise InvalidConfig("state column has no codec", type=kind)
 
@@ -86,6 +87,7 @@ class StateCodec:
         return self._with_variable(head, columns)
 
     def _with_variable(self, head: _Bytes, columns: list[pa.Array]) -> pa.BinaryArray:
+        columns = [to_bytes(array) if pa.types.is_nested(array.type) else array for array in columns]
         parts = []
         total = np.full(len(head), self.fixed_size, dtype=np.int64)
         for column, at in self._variable:
@@ -119,8 +121,12 @@ class StateCodec:
         for column, at in self._variable:
             lengths = _get(head, at, 4, ">u4").astype(np.int64)
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-            columns[column] = _binary(offsets, data[_ranges(at_row, lengths)], self.types[column])
+            kind = self.types[column]
+            flat = _STATE if pa.types.is_nested(kind) else kind
+            columns[column] = _binary(offsets, data[_ranges(at_row, lengths)], flat)
             at_row = at_row + lengths
+            if flat is not kind:
+                columns[column] = from_bytes(columns[column], kind)
         for column in range(len(self.types)):
             nulls = (head[:, _HEAD + column // 8] >> np.uint8(column % 8)) & np.uint8(1)
             known = present.copy()

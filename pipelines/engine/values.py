@@ -11,18 +11,17 @@ import base64
 import binascii
 import csv
 import json
-import struct
 from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
+from pipelines import kafka_format
 from pipelines.plan import Column, Source
 from pipelines.sql.types import SqlType, parse_type
 
 Row = list[Any]
 Reader = Callable[[bytes], Row]
 _BITS = {"int": 31, "date": 31, "time": 31, "bigint": 63, "timestamp": 63}
-_INTEGERS = {"int": 4, "bigint": 8}
 
 
 def value_reader(source: Source, columns: Sequence[Column]) -> Reader:
@@ -40,7 +39,7 @@ def _reader(form: str, delimiter: str, columns: Sequence[Column], *, wrapped: bo
     if form == "delimited":
         return lambda raw: _delimited(raw.decode(), delimiter, types)
     if form == "kafka":
-        return lambda raw: [_kafka(raw, types[0])] if types else []
+        return lambda raw: [kafka_format.decode(raw, types[0].spark)] if types else []
     if wrapped:
         names = [column.field for column in columns]
         return lambda raw: _fields(_json(raw), names, types)
@@ -48,10 +47,11 @@ def _reader(form: str, delimiter: str, columns: Sequence[Column], *, wrapped: bo
 
 
 def _json(raw: bytes) -> Any:
-    return json.loads(raw, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_once)
+    return json.loads(raw, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=fields_once)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A hook of JSON's reader. Raises ValueError for an object that has a field twice."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError("a field is given twice")
@@ -75,18 +75,6 @@ def _delimited(text: str, delimiter: str, types: Sequence[SqlType]) -> Row:
     if len(parts) != len(types):
         raise ValueError(f"Unexpected field count: expected {len(types)}, found {len(parts)}")
     return [None if part == "" else fitted(part, type_) for part, type_ in zip(parts, types, strict=True)]
-
-
-def _kafka(raw: bytes, type_: SqlType) -> Any:
-    if type_.kind == "string":
-        return raw.decode()
-    if type_.kind == "bytes":
-        return raw
-    if type_.kind == "double" and len(raw) == 8:
-        return struct.unpack(">d", raw)[0]
-    if len(raw) != _INTEGERS.get(type_.kind):
-        raise ValueError(f"{len(raw)} bytes are no {type_.sql}")
-    return int.from_bytes(raw, "big", signed=True)
 
 
 def fitted(value: Any, type_: SqlType) -> Any:

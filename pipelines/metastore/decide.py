@@ -12,7 +12,7 @@ from typing import Any
 
 from pipelines.metastore import script
 from pipelines.metastore.command import Change, drop, put
-from pipelines.metastore.relations import RELATION, SnapshotCatalogue, put_relation
+from pipelines.metastore.relations import RELATION, TYPE, SnapshotCatalogue, put_relation
 from pipelines.metastore.statement import SQL, Statement, deploy_script
 from pipelines.metastore.validate import (
     DESIRED,
@@ -30,9 +30,12 @@ from pipelines.sql import parse_statement
 from pipelines.sql import tree as t
 from pipelines.sql.catalogue import Relation, require
 from pipelines.sql.define import define
-from pipelines.sql.error import Refusal, locate
+from pipelines.sql.error import Refusal, locate, nearest
+from pipelines.sql.named_types import OWN, with_types
 from pipelines.sql.planner import plan_create, plan_insert
+from pipelines.sql.printer import print_tree
 from pipelines.sql.properties import SOURCE_PROPERTIES, check_properties, read_partitions
+from pipelines.sql.types import named_type
 from statestore.errors import InvalidInput
 
 
@@ -57,7 +60,12 @@ class _Decision:
         self.catalogue = SnapshotCatalogue(snapshot)
 
     def of(self, statement: t.Statement) -> Accepted:
+        statement = with_types(statement, self.catalogue.types())
         match statement:
+            case t.CreateType():
+                return self._create_type(statement)
+            case t.DropType():
+                return self._drop_type(statement)
             case t.CreateSource():
                 return self._create_source(statement)
             case t.CreateAs():
@@ -69,6 +77,24 @@ class _Decision:
             case t.Control(action="TERMINATE", query=query) if query is not None:
                 return self._terminate(query)
         raise Refusal(statement.at, "the statement defines nothing")
+
+    def _create_type(self, statement: t.CreateType) -> Accepted:
+        name, existing = statement.name, self.catalogue.types().get(statement.name.text)
+        if existing is not None and statement.if_not_exists:
+            return Accepted((), (name.text,))
+        if existing is not None or name.text in OWN:
+            told = f"Cannot register custom type '{name.text}' since it is already registered with type:"
+            raise Refusal(name.at, f"{told} {existing or name.text}", "DROP TYPE it first")
+        named_type(statement.type)
+        return Accepted((put(TYPE, name.text, {"type": print_tree(statement.type)}),), (name.text,))
+
+    def _drop_type(self, statement: t.DropType) -> Accepted:
+        name, known = statement.name, self.catalogue.types()
+        if name.text not in known:
+            if statement.if_exists:
+                return Accepted(())
+            raise Refusal(name.at, f"Type {name.text} does not exist.", nearest(name.text, known))
+        return Accepted((drop(TYPE, name.text),), (name.text,))
 
     def _taken(self, statement: t.CreateSource | t.CreateAs) -> bool:
         """Whether the name is taken and IF NOT EXISTS lets that pass. Refuses a name that may not be replaced."""

@@ -1,4 +1,7 @@
-"""Streams and tables that statements made one by one, as definitions of the metastore: kind `relation`, by name."""
+"""Streams and tables that statements made one by one, as definitions of the metastore: kind `relation`, by name.
+
+Named types are kind `type`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pipelines.metastore.validate import PIPELINE, Definitions
 from pipelines.plan import Query, query_from_json, source_from_fields
 from pipelines.sql.catalogue import Relation
 
-RELATION = "relation"
+RELATION, TYPE = "relation", "type"
 
 
 class SnapshotCatalogue:
@@ -32,6 +35,10 @@ class SnapshotCatalogue:
     def all(self) -> list[Relation]:
         """All relations, by name."""
         return [_relation(body) for body in self._snapshot.all(RELATION).values()]
+
+    def types(self) -> dict[str, str]:
+        """The text of every named type."""
+        return {name: body["type"] for name, body in self._snapshot.all(TYPE).items()}
 
     def queries(self) -> Iterator[tuple[str, str, Query]]:
         """Id, pipeline and plan of every query that is deployed, those of files as well.

@@ -62,8 +62,9 @@ _WAIT_MAX_S = 3.0
 class Outcome:
     """What became of a statement.
 
-    `sequence` is its command's number in the log, None if it had nothing to change; `offset` is where it was written just
-    now. `repeated`: an earlier sending with the same key had put it there. `applied`: this machine's projection shows it.
+    `sequence` is its command's number in the log, None if it had nothing to change; `offset` is where it was written
+    just now. `repeated`: an earlier sending with the same key had put it there. `applied`: this machine's projection
+    shows it.
     """
 
     key: str

@@ -1,7 +1,8 @@
 """A statement as a client sends it: its text, what kind it is, and whom it concerns.
 
-Kinds: `deploy` (a script of SQL becomes a pipeline), `start` and `stop` (RESUME and PAUSE: whether it is to run), `drop`
-(DROP PIPELINE), `sql` (one statement that defines or drops a stream, a table or a query). The text is what people see in the log; the kind and the names decide.
+Kinds: `deploy` (a script of SQL becomes a pipeline), `start` and `stop` (RESUME and PAUSE: whether it is to run),
+`drop` (DROP PIPELINE), `sql` (one statement that defines or drops a stream, a table or a query). The text is what
+people see in the log; the kind and the names decide.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from pipelines.metastore.command import NAME_LENGTH_MAX
 from pipelines.sql import SqlError, parse_statement
-from pipelines.sql.tree import Control, CreateAs, CreateSource, Drop, InsertSelect
+from pipelines.sql.tree import Control, CreateAs, CreateSource, CreateType, Drop, DropType, InsertSelect
 from statestore.errors import InvalidInput
 
 DEPLOY, START, STOP, DROP, SQL = "deploy", "start", "stop", "drop", "sql"
@@ -78,7 +79,7 @@ def _defines(text: str) -> bool:
         return False
     if isinstance(found, Control):
         return found.action == "TERMINATE" and found.query is not None
-    return isinstance(found, CreateSource | CreateAs | InsertSelect | Drop)
+    return isinstance(found, CreateSource | CreateAs | CreateType | DropType | InsertSelect | Drop)
 
 
 def require_key(key: str) -> str:

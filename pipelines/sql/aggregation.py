@@ -7,11 +7,12 @@ from dataclasses import replace
 from pipelines.plan import Aggregate, GroupKey
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import Expressions, RowExpressions
-from pipelines.sql.functions import AGGREGATES, Value
+from pipelines.sql.functions import AGGREGATES, UNDOABLE, Value
 from pipelines.sql.names import WINDOW_BOUNDS, quote
 from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
 from pipelines.sql.ordered import ORDERED_CALLS, plan_ordered
 from pipelines.sql.printer import print_tree
+from pipelines.sql.tree import Item, Select
 from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal, parse_type
 
 CONSTANTS = (Text, Number, Null, Truth)
@@ -22,12 +23,26 @@ def has_aggregate(node: Node) -> bool:
     return any(isinstance(part, Call) and part.function in AGGREGATES for part in walk(node))
 
 
+def require_undoable(select: Select) -> None:
+    """Refuse aggregates of a table that cannot take back what a row counted for before it changed."""
+    nodes = [item.expression for item in select.items if isinstance(item, Item)]
+    calls = [part for node in (*nodes, select.having) if node is not None for part in walk(node)]
+    wrong = [part for part in calls if isinstance(part, Call) and part.function in AGGREGATES]
+    wrong = [call for call in wrong if call.function not in UNDOABLE]
+    if wrong:
+        names = list(dict.fromkeys(call.function for call in wrong))
+        listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        told = f"The aggregation function{'s' if len(names) > 1 else ''} {listed} cannot be applied to a table source"
+        hint = f"of a table: {', '.join(UNDOABLE)}"
+        raise Refusal(wrong[0].at, f"{told}, only to a stream source.", hint)
+
+
 class ResultExpressions(Expressions):
     """Expressions over group keys and aggregates. Equal aggregate calls share one of `aggregates`.
 
-    `item` is the whole item of SELECT for errors, None in HAVING. `keys` maps the text of a group expression to its key. Aggregates have the types that Spark computes: counts and
-    sums of integers are bigint, averages double (a decimal is averaged as double, as ksqlDB does). If it is `windowed`
-    there are the window's bounds too.
+    `item` is the whole item of SELECT for errors, None in HAVING. `keys` maps the text of a group expression to its
+    key. Aggregates have the types that Spark computes: counts and sums of integers are bigint, averages double (a
+    decimal is averaged as double, as ksqlDB does). If it is `windowed` there are the window's bounds too.
     """
 
     def __init__(self, rows: RowExpressions, keys: dict[str, GroupKey], *, windowed: bool = False) -> None:

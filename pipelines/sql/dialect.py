@@ -19,7 +19,7 @@ class Ksql(Dialect):
     class Tokenizer(tokens.Tokenizer):
         """Words without a place in expressions stay plain words, so that `date` or `year` can name a column."""
 
-        IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ["`"]
+        IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ["`", '"']
         QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
         COMMENTS: ClassVar[list[str | tuple[str, str]]] = ["--", ("/*", "*/")]
         NESTED_COMMENTS = False

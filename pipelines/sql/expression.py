@@ -31,6 +31,7 @@ from pipelines.sql.functions import (
 )
 from pipelines.sql.functions_collection import COLLECTIONS
 from pipelines.sql.functions_math import MATH
+from pipelines.sql.functions_table import TABLE_FUNCTIONS, TableCalls, table_calls
 from pipelines.sql.functions_text import TEXT
 from pipelines.sql.functions_time import TIMES, UNIT_FIRST
 from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, WINDOW_BOUNDS, quote
@@ -156,6 +157,10 @@ class Expressions:
         """The value of a call of an aggregate function."""
         raise NotImplementedError
 
+    def table_function(self, node: CallNode) -> Value:
+        """The value of a call of a table function."""
+        raise Refusal(node.at, "Table functions cannot be used with aggregations.")
+
     def boolean(self, node: Node, what: str) -> str:
         """The text of a condition that lets rows through; `what` names it in the error."""
         value = self.value(node, lets_through=True)
@@ -221,6 +226,8 @@ class Expressions:
         name = node.function
         if name in AGGREGATES:
             return self.aggregate(node)
+        if name in TABLE_FUNCTIONS:
+            return self.table_function(node)
         if name in LAMBDAS:
             return build_lambda_call(node, self)
         if name not in SCALARS:
@@ -241,7 +248,7 @@ class Expressions:
             return Refusal(at, f"{name} gives another result each time, and a batch may run twice", "use ROWTIME")
         if name in AGGREGATES_NOT_YET:
             return Refusal(at, f"aggregate {name} is not supported yet", f"supported: {', '.join(AGGREGATES)}")
-        hint = nearest(name, [*SCALARS, *AGGREGATES, "CAST"])
+        hint = nearest(name, [*SCALARS, *AGGREGATES, *TABLE_FUNCTIONS, "CAST"])
         return Refusal(at, f"Can't find any functions with the name '{name[:50]}'", hint)
 
     def _connective(self, node: Connective, lets_through: bool) -> Value:
@@ -364,6 +371,8 @@ class Expressions:
         return negated(condition(f"({value.text} LIKE {text})", node.at, plain), node.negated)
 
     def _case(self, node: Case) -> Value:
+        for call in table_calls(node):
+            raise Refusal(call.at, f"Table functions cannot be used in CASE: {print_tree(node)}")
         conditions = [self.boolean(branch.condition, "WHEN") for branch in node.branches]
         results = [self.value(branch.result) for branch in node.branches]
         if node.default is not None:
@@ -411,7 +420,8 @@ def condition(text: str, at: int, lets_through: bool) -> Value:
 class RowExpressions(Expressions):
     """Expressions over the rows of a source. `alias` is the name that may stand before a column.
 
-    `places` is whether any of them asks for a record's partition or offset.
+    `places` is whether any of them asks for a record's partition or offset. `tables` are the table functions that
+    SELECT calls, where it may.
     """
 
     def __init__(self, source: Source, alias: str) -> None:
@@ -420,6 +430,7 @@ class RowExpressions(Expressions):
         self.alias = alias
         self.places = False
         self.place = "SELECT"
+        self.tables: TableCalls | None = None
         self.types = {column.name: parse_type(column.type) for column in source.columns}
 
     def named(self, node: Column) -> str:
@@ -453,3 +464,10 @@ class RowExpressions(Expressions):
         if self.place == "SELECT":
             message = f"Use of aggregate function {node.function} requires a GROUP BY clause"
         raise Refusal(node.at, message)
+
+    def table_function(self, node: CallNode) -> Value:
+        if self.tables is None:
+            return super().table_function(node)
+        if self.place != "SELECT":
+            raise Refusal(node.at, f"Table functions cannot be used in {self.place}", "only in SELECT")
+        return self.tables.value(node, tuple(self.value(argument) for argument in node.arguments))

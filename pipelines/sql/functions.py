@@ -43,6 +43,8 @@ AGGREGATES = (
     "TOPK",
     "TOPKDISTINCT",
 )
+# Those that can take a value back, as the aggregation of a table needs it.
+UNDOABLE = ("AVG", "COLLECT_LIST", "COUNT", "HISTOGRAM", "STDDEV_SAMP", "STDDEV_SAMPLE", "SUM")
 AGGREGATES_NOT_YET = frozenset(["ATTR", "COLLECT_MAP", "CORRELATION", "SUM_LIST"])
 NOT_DETERMINISTIC = frozenset(
     [

@@ -82,9 +82,6 @@ def _by_offset(call: Call, argument: Value) -> Ordered:
         nulls = not flag.value
     if options:
         raise Refusal(options[0].at, f"{call.function} takes at most 3 arguments")
-    if most is None and argument.type.is_nested:
-        hint = f"{call.function}(…, 1) keeps it in an array"
-        raise Refusal(argument.at, f"{call.function} of {argument.type.sql} is not supported yet", hint)
     function = one if most is None else several
     aggregate = Aggregate("", function, argument.text, argument.type.spark, most=most, nulls=nulls)
     return Ordered(aggregate, argument.type if most is None else array_of(argument.type))

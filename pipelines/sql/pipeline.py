@@ -8,11 +8,14 @@ from pipelines.plan import Query, Source
 from pipelines.sql.catalogue import Relations
 from pipelines.sql.define import define
 from pipelines.sql.error import Refusal, locate, nearest
+from pipelines.sql.named_types import OWN, with_types
 from pipelines.sql.names import PLAN_NAME
 from pipelines.sql.planner import Planned, plan_create, plan_insert, plan_name
+from pipelines.sql.printer import print_tree
 from pipelines.sql.read_statement import read_statement
 from pipelines.sql.script import Cursor, read_statements
-from pipelines.sql.tree import CreateAs, CreateSource, InsertSelect
+from pipelines.sql.tree import CreateAs, CreateSource, CreateType, InsertSelect
+from pipelines.sql.types import named_type
 
 TOPIC_LENGTH_MAX = 249
 CHANGELOG_SUFFIX = "-changelog"
@@ -63,6 +66,7 @@ class _Reader:
         self.relations = Relations()
         self.sources: list[Source] = []
         self.queries: list[Query] = []
+        self.types: dict[str, str] = {}
 
     def read(self, text: str) -> Pipeline:
         for cursor in read_statements(text):
@@ -73,10 +77,13 @@ class _Reader:
 
     def _statement(self, cursor: Cursor) -> None:
         _check_words(cursor)
-        statement = read_statement(cursor)
+        statement = with_types(read_statement(cursor), self.types)
         if isinstance(statement, InsertSelect):
             number = sum(query.name.startswith("insert_") for query in self.queries)
             self._query(plan_insert(statement, self.relations, name=f"insert_{number}"), statement.name.at)
+            return
+        if isinstance(statement, CreateType):
+            self._type(statement)
             return
         if not isinstance(statement, CreateSource | CreateAs):
             raise Refusal(statement.at, "only CREATE and INSERT INTO … SELECT define a pipeline")
@@ -89,6 +96,13 @@ class _Reader:
             relation = define(statement)
             self.relations.add(relation)
             self.sources.append(relation.source)
+
+    def _type(self, statement: CreateType) -> None:
+        name = statement.name
+        if name.text in self.types or name.text in OWN:
+            raise Refusal(name.at, f"{name.text} is defined twice")
+        named_type(statement.type)
+        self.types[name.text] = print_tree(statement.type)
 
     def _create_as(self, statement: CreateAs) -> None:
         name = statement.name

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pipelines.plan import EVERY_RECORD, Column, Output, Query, Source
+from pipelines.sql.aggregation import require_undoable
 from pipelines.sql.casting import cast_text
 from pipelines.sql.catalogue import Catalogue, Relation, require
 from pipelines.sql.define import read_timestamp
@@ -13,6 +14,7 @@ from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.formats import checked, formats_of, read_formats
 from pipelines.sql.functions import string_literal
+from pipelines.sql.functions_table import table_calls
 from pipelines.sql.names import PLAN_NAME, Name
 from pipelines.sql.printer import print_tree
 from pipelines.sql.projection import plan_projection
@@ -26,8 +28,8 @@ from pipelines.sql.properties import (
     read_topic,
     text_property,
 )
-from pipelines.sql.table import Computation, check_keys, plan_table
-from pipelines.sql.tree import FINAL, STREAM, TABLE, CreateAs, InsertSelect, Select
+from pipelines.sql.table import Computation, plan_table
+from pipelines.sql.tree import FINAL, STREAM, TABLE, CreateAs, InsertSelect, Item, Select
 from pipelines.sql.types import SqlType, common, parse_type
 
 
@@ -48,8 +50,6 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
     at = computed.key_at[min(1, len(computed.key_at) - 1)] if computed.key_at else statement.query.at
     what = statement.kind.lower()
     formats = checked(read_formats(properties, formats_of(source)), computed.columns, properties, at, what)
-    if computed.aggregates:
-        check_keys(computed.keys, computed.key_at)
     given_topic = read_topic(properties)
     stateless = not computed.aggregates
     emission = read_emission(properties)
@@ -61,6 +61,7 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
         group_by=computed.keys,
         aggregates=computed.aggregates,
         having=computed.having,
+        tables=computed.tables,
         outputs=_typed(computed.outputs, formats.value, computed.columns),
         key_format=formats.key,
         output_topic=given_topic[0] if given_topic else topic,
@@ -72,7 +73,7 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
         key_delimiter=formats.key_delimiter,
         value_delimiter=formats.value_delimiter,
         wrapped=formats.wrapped,
-        changelog=stateless and statement.kind == TABLE,
+        changelog=relation.kind == TABLE,
         timestamp=_timestamp(properties, computed),
     )
     result = Source(
@@ -126,6 +127,7 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
         group_by=computed.keys,
         aggregates=(),
         having=None,
+        tables=computed.tables,
         outputs=_typed(_widened(computed, target), sink.value_format, target.source.columns),
         key_format=target.key_format or "kafka",
         output_topic=target.source.topic,
@@ -190,10 +192,20 @@ def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
         told = "Your SELECT query produces a STREAM. Please use CREATE STREAM AS SELECT statement instead"
         raise Refusal(select.tail_at, f"a table needs GROUP BY: Invalid result type. {told}", "GROUP BY its key")
     if select.group_by is not None and relation.kind == TABLE:
-        raise Refusal(select.source.name.at, f"{relation.name} is a table; only a stream can be aggregated")
+        if select.window is not None:
+            raise Refusal(select.window.at, "Windowing not supported for table aggregations.")
+        require_undoable(select)
+    if relation.kind == TABLE:
+        _refuse_table_functions(select)
     if kind == TABLE and select.partition_by is not None:
         raise Refusal(select.partition_by.at, "PARTITION BY is not supported here", "a table's key is its GROUP BY")
     _check_end(select)
+
+
+def _refuse_table_functions(select: Select) -> None:
+    for item in select.items:
+        for call in table_calls(item.expression) if isinstance(item, Item) else ():
+            raise Refusal(call.at, "Table source is not supported with table functions")
 
 
 def _check_end(select: Select) -> None:

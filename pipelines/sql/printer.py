@@ -85,7 +85,7 @@ def _type(node: n.TypeName) -> str:
         return f"{node.word}<{', '.join(fields)}>"
     if node.inner:
         return f"{node.word}<{_list(node.inner)}>"
-    return node.word + (f"({', '.join(map(str, node.numbers))})" if node.numbers else "")
+    return written_name(node.word) + (f"({', '.join(map(str, node.numbers))})" if node.numbers else "")
 
 
 # Queries.
@@ -226,6 +226,10 @@ _PRINTERS: dict[type[Node], Callable[..., str]] = {
     t.InsertSelect: lambda node: f"INSERT INTO {_name(node.name)}{_with(node.properties)} {_select(node.query)}",
     t.InsertValues: _insert_values,
     t.Drop: _drop,
+    t.CreateType: lambda node: (
+        f"CREATE TYPE {'IF NOT EXISTS ' if node.if_not_exists else ''}{_name(node.name)} AS {_type(node.type)}"
+    ),
+    t.DropType: lambda node: f"DROP TYPE {'IF EXISTS ' if node.if_exists else ''}{_name(node.name)}",
     t.Control: _control,
     t.Show: lambda node: f"SHOW {node.what}{' EXTENDED' if node.extended else ''}",
     t.Describe: _describe,

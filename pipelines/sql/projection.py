@@ -6,6 +6,7 @@ from pipelines.plan import Column, GroupKey, Output
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.functions import Value
+from pipelines.sql.functions_table import TableCalls
 from pipelines.sql.names import Name, quote
 from pipelines.sql.nodes import Column as ColumnNode
 from pipelines.sql.nodes import Field, Node, Null, unwrapped
@@ -21,6 +22,7 @@ def plan_projection(select: Select, rows: RowExpressions, *, target: str = "") -
         raise Refusal(select.tail_at, "HAVING needs GROUP BY", "use WHERE")
     if select.window is not None:
         raise Refusal(select.window.at, "WINDOW needs GROUP BY")
+    rows.tables = TableCalls()
     rows.place = "WHERE"
     where = rows.boolean(select.where, "WHERE") if select.where is not None else None
     rows.place = "PARTITION BY"
@@ -46,7 +48,9 @@ def plan_projection(select: Select, rows: RowExpressions, *, target: str = "") -
         raise Refusal(select.at, "The projection contains no value columns: the stream has no value column", hint)
     keys = tuple(found[key.text] for key, _ in wanted)
     ordered = sorted(columns, key=lambda column: not column.key)
-    return Computation(where, keys, tuple(at for _, at in wanted), (), None, tuple(outputs), tuple(ordered))
+    return Computation(
+        where, keys, tuple(at for _, at in wanted), (), None, tuple(outputs), tuple(ordered), tables=rows.tables.arrays
+    )
 
 
 def _twice(key: GroupKey, again: str) -> str:

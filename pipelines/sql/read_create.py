@@ -9,17 +9,27 @@ from pipelines.sql.nodes import Null, Number, Text, Truth
 from pipelines.sql.read_select import read_select
 from pipelines.sql.read_type import read_type
 from pipelines.sql.script import Cursor
-from pipelines.sql.tree import TABLE, ColumnDef, CreateAs, CreateSource, Properties, Property, Statement
+from pipelines.sql.tree import (
+    TABLE,
+    ColumnDef,
+    CreateAs,
+    CreateSource,
+    CreateType,
+    Properties,
+    Property,
+    Statement,
+)
 
 REFUSED = {
     "SOURCE": "SOURCE is not supported",
-    "TYPE": "CREATE TYPE is not supported",
     "SINK": "connectors are not supported",
 }
 
 
 def read_create(cursor: Cursor, at: int) -> Statement:
     """CREATE [OR REPLACE] STREAM|TABLE [IF NOT EXISTS] name …; the cursor stands behind CREATE."""
+    if cursor.accept("TYPE"):
+        return _create_type(cursor, at)
     or_replace = cursor.accept("OR", "REPLACE")
     if (refused := REFUSED.get(cursor.word())) is not None:
         raise Refusal(cursor.at, refused)
@@ -48,6 +58,13 @@ def read_create(cursor: Cursor, at: int) -> Statement:
     return CreateSource(
         kind, name, columns, properties, or_replace, if_not_exists, columns_at=columns_at, end=end, at=at
     )
+
+
+def _create_type(cursor: Cursor, at: int) -> Statement:
+    if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
+    name = cursor.name("a type's name")
+    cursor.expect("AS")
+    return CreateType(name, read_type(cursor), if_not_exists, at=at)
 
 
 def read_columns(cursor: Cursor, kind: str) -> tuple[ColumnDef, ...]:

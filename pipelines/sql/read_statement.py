@@ -17,6 +17,7 @@ from pipelines.sql.tree import (
     Define,
     Describe,
     Drop,
+    DropType,
     Explain,
     InsertSelect,
     InsertValues,
@@ -26,7 +27,7 @@ from pipelines.sql.tree import (
     Statement,
 )
 
-SHOWN = ("STREAMS", "TABLES", "QUERIES", "TOPICS", "PROPERTIES", "FUNCTIONS", "VARIABLES")
+SHOWN = ("STREAMS", "TABLES", "QUERIES", "TOPICS", "PROPERTIES", "FUNCTIONS", "TYPES", "VARIABLES")
 NOT_YET = {
     "ALTER": "ALTER is not supported yet: use CREATE OR REPLACE",
     "ASSERT": "ASSERT is not supported here: it belongs into a test",
@@ -74,9 +75,12 @@ def _insert(cursor: Cursor, at: int) -> Statement:
 
 
 def _drop(cursor: Cursor, at: int) -> Statement:
+    if cursor.accept("TYPE"):
+        if_exists = cursor.accept("IF", "EXISTS")
+        return DropType(cursor.name("a type"), if_exists, at=at)
     kind_at, kind = cursor.at, cursor.word()
     if kind not in ("STREAM", "TABLE"):
-        hint = nearest(kind, ["STREAM", "TABLE"])
+        hint = nearest(kind, ["STREAM", "TABLE", "TYPE"])
         raise Refusal(kind_at, f"expected STREAM or TABLE, found {cursor.shown}", hint)
     cursor.index += 1
     if_exists = cursor.accept("IF", "EXISTS")

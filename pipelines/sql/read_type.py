@@ -15,6 +15,8 @@ NESTING_MAX = 20
 def read_type(cursor: Cursor, depth: int = 0) -> TypeName:
     """The type at the cursor, which goes past it. Whether there is such a type is the planner's question."""
     at, word = cursor.at, cursor.word()
+    if cursor.is_type(TokenType.IDENTIFIER):
+        return TypeName(cursor.name("a type").text, at=at)
     if not word:
         raise Refusal(at, f"expected a type, found {cursor.shown}")
     if depth > NESTING_MAX:

@@ -19,7 +19,7 @@ TEXT_LENGTH_MAX = 1_000_000
 PIECE = re.compile(
     r"""(?P<space>[ \t\r\n\f]+|--[^\r\n]*|/\*.*?\*/)
     | (?P<string>'(?:[^']|'')*')
-    | (?P<quoted>`(?:[^`]|``)*`)
+    | (?P<quoted>`(?:[^`]|``)*`|"(?:[^"]|"")*")
     | (?P<word>[A-Za-z_][A-Za-z0-9_]*(?!'))
     | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![A-Za-z0-9_.]))
     | (?P<operator>->|=>|:=|\|\||<>|!=|<=|>=|[-+*/%=<>(),.;\[\]])""",
@@ -28,7 +28,7 @@ PIECE = re.compile(
 NOT_IN_DIALECT: dict[str, tuple[str, str | None]] = {
     "'": ("the string does not end", "close it with a single quote; write '' for a quote inside"),
     "`": ("the name does not end", "close it with a back-quote"),
-    '"': ("double quotes are not supported", "write 'text' in single quotes, names in `back-quotes`"),
+    '"': ("the name does not end", "close it with a double quote; 'text' is in single quotes"),
     "{": ("templates are not supported", "a struct is STRUCT(name := value)"),
     "/": ("the comment does not end", "close it with */"),
 }

@@ -93,7 +93,7 @@ def _pieces(text: str) -> Iterator[tuple[int, int, bool]]:
     while at < len(text):
         piece = PIECE.match(text, at)
         empty = empty and piece is not None and piece.lastgroup == "space"
-        endless = text[at] in "'`" if piece is None else text.startswith("/*", at) and piece.lastgroup != "space"
+        endless = text[at] in "'`\"" if piece is None else text.startswith("/*", at) and piece.lastgroup != "space"
         at = len(text) if endless else piece.end() if piece is not None else at + 1
         if piece is not None and piece.group() == ";":
             yield start, at, True

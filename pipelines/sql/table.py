@@ -31,6 +31,7 @@ class Computation:
     outputs: tuple[Output, ...]
     columns: tuple[Column, ...]
     window: Window | None = None
+    tables: tuple[Output, ...] = ()
 
 
 def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Computation:
@@ -190,10 +191,3 @@ def group_keys(
         text = f"CAST({value.text} AS {value.type.spark.upper()})" if constant else value.text
         keys.append(GroupKey(named[value.text], text, value.type.spark))
     return tuple(keys)
-
-
-def check_keys(keys: tuple[GroupKey, ...], places: tuple[int, ...]) -> None:
-    """Refuse keys that have no exact text; `places` are their offsets."""
-    for key, at in zip(keys, places, strict=True):
-        if key.type == "double":
-            raise Refusal(at, "a double cannot be a group key", "CAST it to DECIMAL or BIGINT")

@@ -187,6 +187,23 @@ class Drop(Statement):
 
 
 @dataclass(frozen=True)
+class CreateType(Statement):
+    """CREATE TYPE name AS type: a name for a type, in statements that follow."""
+
+    name: Name
+    type: TypeName
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class DropType(Statement):
+    """DROP TYPE. What was defined with it stays."""
+
+    name: Name
+    if_exists: bool
+
+
+@dataclass(frozen=True)
 class Control(Statement):
     """TERMINATE, PAUSE or RESUME of one query by its id in upper case, or of all (`query` is None)."""
 

@@ -1,8 +1,9 @@
 """The types of columns and expressions, and how they combine.
 
-The names are Spark's, except for times: a TIMESTAMP is computed as its milliseconds since 1970, a DATE as its days and a
-TIME as its milliseconds since midnight, which is also how JSON has them. `spark` is the type as a plan keeps it, `ddl`
-the type in which Spark computes. Rules for decimals are those of Spark, which are ksqlDB's as long as 38 digits suffice.
+The names are Spark's, except for times: a TIMESTAMP is computed as its milliseconds since 1970, a DATE as its days and
+a TIME as its milliseconds since midnight, which is also how JSON has them. `spark` is the type as a plan keeps it,
+`ddl` the type in which Spark computes. Rules for decimals are those of Spark, which are ksqlDB's as long as 38 digits
+suffice.
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ def named_type(written: TypeName) -> SqlType:
             raise Refusal(at, f"DECIMAL({precision}, {scale}) is not possible", "1 <= precision <= 38, 0 <= scale <= p")
         return SqlType("decimal", precision, scale)
     if name not in BY_NAME:
-        raise Refusal(at, f"unknown type {name[:50]}", nearest(name, [*BY_NAME, "DECIMAL", *NESTED]))
+        told = f"unknown type {name[:50]}: Cannot resolve unknown type: {name[:50]}"
+        raise Refusal(at, told, nearest(name, [*BY_NAME, "DECIMAL", *NESTED]))
     if arguments is not None and name not in ("VARCHAR", "STRING"):
         raise Refusal(at, f"type {name} takes no arguments")
     return BY_NAME[name]

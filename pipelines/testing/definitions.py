@@ -93,7 +93,7 @@ class Definitions:
     def execute(self, parsed: Parsed) -> None:
         """Take in one statement that defines, drops or ends something. Raises `SqlError` and `InvalidInput`."""
         match parsed.statement:
-            case t.CreateSource() | t.CreateAs() | t.InsertSelect():
+            case t.CreateSource() | t.CreateAs() | t.CreateType() | t.DropType() | t.InsertSelect():
                 self._decide(parsed.text)
             case t.Drop(name=name):
                 relation = self.catalogue.find(name.text)

@@ -13,12 +13,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.engine.decode import decoder, with_columns
+from pipelines.engine.decode import decoder
 from pipelines.engine.job import uncounted
 from pipelines.engine.merge import MergeSql
+from pipelines.engine.ordered import with_places
 from pipelines.engine.projection import ProjectionJob
 from pipelines.engine.record_order import NO_TIME, RecordOrder
-from pipelines.engine.records import offsets, partitions, record_batch
+from pipelines.engine.records import record_batch
 from pipelines.plan import Query
 from pipelines.testing.records import Window
 from pipelines.testing.topics import Stored, Topic
@@ -49,9 +50,7 @@ def _decoded(query: Query, topic: Topic) -> pa.Table:
         offsets=pa.array(range(count), pa.int64()),
         times=pa.array([record.time_ms for record in stored], pa.int64()),
     )
-    place = {"__partition": partitions, "__offset": offsets}
-    decode = with_columns(decoder(query.source, None, uncounted), place)
-    return pa.Table.from_batches(decode([batch]))
+    return pa.Table.from_batches(with_places(decoder(query.source, None, uncounted))([batch]))
 
 
 def _projected(query: Query, frame: DataFrame) -> Iterator[Stored]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines import kafka_format
 from pipelines.plan import Column, Source
 from pipelines.testing.records import Number, Record, Window
 from statestore.errors import InvalidInput
-
-_WIDTHS = {"int": 4, "bigint": 8}
 
 
 @dataclass(frozen=True)
@@ -70,14 +68,11 @@ def _bytes(value: Any, form: str, columns: list[Column]) -> bytes | None:
     if form == "delimited":
         return (value if isinstance(value, str) else _dump(value)).encode()
     kind = columns[0].type if columns else "string"
+    plain = value if kind in ("int", "bigint", "double") or isinstance(value, str) else _dump(value)
     try:
-        if kind in _WIDTHS:
-            return int(value).to_bytes(_WIDTHS[kind], "big", signed=True)
-        if kind == "double":
-            return struct.pack(">d", float(value))
-    except (TypeError, ValueError, OverflowError) as error:
+        return kafka_format.encode(plain, kind)
+    except ValueError as error:
         raise InvalidInput("key or value does not fit its column", column=columns[0].name, value=value) from error
-    return (value if isinstance(value, str) else _dump(value)).encode()
 
 
 def _dump(value: Any) -> str:
@@ -97,6 +92,4 @@ def _json(raw: bytes | None, form: str, columns: list[Column]) -> Any:
     if form == "json":
         return json.loads(raw, parse_float=Number)
     kind = columns[0].type if columns and form == "kafka" else "string"
-    if kind in _WIDTHS:
-        return int.from_bytes(raw, "big", signed=True)
-    return struct.unpack(">d", raw)[0] if kind == "double" else raw.decode(errors="replace")
+    return raw.decode(errors="replace") if kind == "string" else kafka_format.decode(raw, kind)

@@ -1,7 +1,8 @@
 """A key-value store that keeps the versions of a key (KIP-889, KIP-914; range over versions: KIP-968).
 
-`layouts.timelines` says where versions are. The history retention doubles as grace: an older record is not put. The changelog has every record, the late ones
-too, as key, value, time; a restore judges each record by the stream time at its own place in the log.
+`layouts.timelines` says where versions are. The history retention doubles as grace: an older record is not put. The
+changelog has every record, the late ones too, as key, value, time; a restore judges each record by the stream time at
+its own place in the log.
 """
 
 from __future__ import annotations

@@ -80,10 +80,10 @@ class IndexedBatchTransaction(Transaction):
         self._overlay(space).put_all(changes)
         self._bytes += size_of(changes)
 
-    def put_columns(self, space: str, keys: list[bytes], values: list[bytes]) -> None:
+    def put_columns(self, space: str, keys: list[bytes], values: list[bytes | None]) -> None:
         """`put_all` of two columns, without making a pair of each row: three times as fast."""
         self._overlay(space).put_all(zip(keys, values, strict=True))
-        self._bytes += sum(map(len, keys)) + sum(map(len, values))
+        self._bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
 
     def delete_range(self, space: str, lower: bytes | None, upper: bytes | None) -> None:
         self._overlay(space).delete_range(lower, upper)

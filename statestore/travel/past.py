@@ -4,7 +4,8 @@ A version is a snapshot of that batch, or an older snapshot and the changelog fr
 is compacted: a record before the batch may be gone because a newer one of its key came after it, and then the version
 cannot be had. So every offset of the tail must be accounted for: a record that was read; the marker of a commit, which
 stands where a step ends; a record of an aborted transaction, or the marker right behind one. One writer at a time
-appends to a changelog, so nothing else can be there. Anything else that is missing refuses the version. With the whole tail there, how old the snapshot is does not matter: no deletion is missing either.
+appends to a changelog, so nothing else can be there. Anything else that is missing refuses the version. With the whole
+tail there, how old the snapshot is does not matter: no deletion is missing either.
 """
 
 from __future__ import annotations

@@ -35,10 +35,11 @@ from statestore.clock import now_ms
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.errors import Unavailable
 from statestore.failpoints import reach
-from statestore.kafka import ProducerFatal, Reader, TransactionAborted, TransactionalProducer
+from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
 from statestore.ownership import require_newest
+from statestore.placement import AtIsolation, Placement
 from statestore.snapshots.service import Snapshots
-from statestore.store import Entry
+from statestore.store import Entry, Isolation
 from statestore.task import Task
 from statestore.version import ChangelogPosition
 
@@ -80,6 +81,8 @@ class Rewrite:
         self._producer = TransactionalProducer(self._config, driver_id)
         self._tasks: list[Task] = []
         self._epoch = -1
+        self._tombstones = False
+        self._partitions: int | None = None
 
     def take(self) -> None:
         """0. Do it before anything is looked up in the query's log."""
@@ -132,6 +135,14 @@ class Rewrite:
         reach("rewrite.committed")
         return done
 
+    def empty(self, planned: Planned, group: str, *, results: bool) -> list[Rewritten]:
+        """3 and 4 for versions without any key. With `results` each key gets a tombstone in the result topic as well.
+
+        Raises `Unavailable` when nothing was changed, `Fenced`.
+        """
+        self._tombstones = results
+        return self.commit({spec.number: iter(()) for spec in self.specs}, planned, {}, group)
+
     def _to_driver(self, records: Mapping[bytes, bytes], offsets: list[int] | None = None) -> None:
         for key, value in records.items():
             self._producer.produce(
@@ -151,7 +162,9 @@ class Rewrite:
         def delivered(offset: int) -> None:
             following[0] = max(following[0], offset + 1)
 
-        for key, value in differences(task.store.scan(store.name, lower=None, upper=None), version):
+        # Of a windowed store also those that have expired and are still there.
+        committed = AtIsolation(task.store, Isolation.READ_COMMITTED)
+        for key, value in differences(Placement(store).scan(committed), version):
             state = None if value is None else value[_TIME_BYTES:]
             timestamp_ms = now_ms() if value is None else _TIME.unpack_from(value)[0]
             self._producer.produce(
@@ -162,6 +175,8 @@ class Rewrite:
                 partition=spec.number,
                 on_offset=delivered,
             )
+            if value is None and self._tombstones:
+                self._produce_tombstone(task, key, timestamp_ms)
             puts, deletes = puts + (value is not None), deletes + (value is None)
             reach("rewrite.in-produce")
         self._producer.flush()
@@ -171,6 +186,21 @@ class Rewrite:
         self._producer.produce(spec.batches_topic, key=POSITION, value=encode(position), partition=spec.number)
         reach("rewrite.position-sent")
         return Rewritten(spec.name, puts, deletes)
+
+    def _produce_tombstone(self, task: Task, key: bytes, timestamp_ms: int) -> None:
+        topic = task.spec.output_topic
+        for partition, records in (
+            Placement(task.spec.store).results([(key, None, timestamp_ms)], self._result_partitions(topic)).items()
+        ):
+            self._producer.produce_many(topic, records, partition=partition)
+
+    def _result_partitions(self, topic: str) -> int:
+        if self._partitions is None:
+            found = Admin(self._kafka).describe([topic])
+            if not found:
+                raise Unavailable("result topic does not exist", topic=topic)
+            self._partitions = found[topic].partitions
+        return self._partitions
 
     def _require_done(self, batch: int, cause: Exception) -> None:
         """The outcome is unknown: a new producer of the id ends the transaction, then the log tells."""

@@ -1,7 +1,7 @@
 """Reading what a system has put out, as `read_committed`, and comparing it with what is right.
 
-A table's result is by key: the newest record of a key counts. A stream's is a list. Values are compared as a whole, so a
-missing, extra or wrong column is a difference as well.
+A table's result is by key: the newest record of a key counts. A stream's is a list. Values are compared as a whole, so
+a missing, extra or wrong column is a difference as well.
 """
 
 from __future__ import annotations

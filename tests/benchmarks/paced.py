@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.paced BOOTSTRAP TOPIC RATE SECONDS KEYS FILE
 
-It creates no topic. Prices are 1, auctions are drawn evenly from KEYS. SIGTERM ends it early. The file (numpy) has a row
-(auction, time in ms) for each record in the order of sending and is complete when the process has ended with 0.
+It creates no topic. Prices are 1, auctions are drawn evenly from KEYS. SIGTERM ends it early. The file (numpy) has a
+row (auction, time in ms) for each record in the order of sending and is complete when the process has ended with 0.
 """
 
 from __future__ import annotations

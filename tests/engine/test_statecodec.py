@@ -23,6 +23,16 @@ VALUES = {
     pa.decimal128(20, 4): st.integers(-(10**18), 10**18).map(lambda n: Decimal(n).scaleb(-4)),
     pa.date32(): st.dates(datetime.date(1900, 1, 1)),
 }
+STRUCT = pa.struct([("a", pa.float64()), ("b", pa.binary())])
+VALUES |= {
+    pa.list_(STRUCT): st.lists(
+        st.none() | st.fixed_dictionaries({"a": VALUES[pa.float64()], "b": st.none()}), max_size=3
+    ),
+    STRUCT: st.fixed_dictionaries({"a": st.none(), "b": VALUES[pa.binary()]}),
+    pa.map_(pa.string(), pa.decimal128(20, 4)): st.dictionaries(
+        VALUES[pa.string()], st.none() | VALUES[pa.decimal128(20, 4)], max_size=3
+    ).map(lambda found: list(found.items())),
+}
 
 
 @st.composite

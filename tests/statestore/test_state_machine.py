@@ -1,7 +1,7 @@
 """Random lives of a store: writes, reads at both isolations, commits, deaths at every point; each equals its model.
 
-The run prints its seed; ROLLFORWARD_SEED replays it, ROLLFORWARD_SEED=random takes a new one. A failure is shown as it was
-found, and as the smallest such life with ROLLFORWARD_SHRINK=1.
+The run prints its seed; ROLLFORWARD_SEED replays it, ROLLFORWARD_SEED=random takes a new one. A failure is shown as it
+was found, and as the smallest such life with ROLLFORWARD_SHRINK=1.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ def live(machine: type[StoreMachine], setup: Setup, *, lives: int, length: int) 
             deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),
-            # Shrinking takes many minutes, for every step may open a database: ask for it when there is something to shrink.
+            # Shrinking takes many minutes, for every step may open a database: ask for it when there is something to
+            # shrink.
             phases=(Phase.generate, Phase.shrink) if os.environ.get("ROLLFORWARD_SHRINK") else (Phase.generate,),
         ),
     )

@@ -100,7 +100,7 @@ class PipelineUnderTest:
         assert self.process is not None
         session = self.process.pid
         deadline = time.monotonic() + timeout_s
-        while orphans := _members(session):
+        while orphans := members(session):
             assert time.monotonic() < deadline, f"orphans: {orphans}\n{self.tail()}"
             time.sleep(0.05)
 
@@ -123,7 +123,8 @@ class PipelineUnderTest:
         return "\n".join(line[:400] for line in self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def _members(session: int) -> list[str]:
+def members(session: int) -> list[str]:
+    """The living processes of a session, which a driver leads."""
     found = []
     for process in psutil.process_iter():
         try:

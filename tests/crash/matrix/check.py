@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 
-import psutil
 from confluent_kafka.admin import AdminClient
 
 from pipelines import names
@@ -17,6 +15,7 @@ from pipelines.settings import Settings
 from statestore.store import Isolation
 from tests.crash.matrix.workload import EVENT_QUERIES, Workload
 from tests.support.feed import compare, read_topic
+from tests.support.pipeline import members
 
 Table = dict[int, dict[str, int]]
 
@@ -86,15 +85,3 @@ def leftovers(pipeline: str, settings: Settings, registry: Registry, former: set
     queries = deployed_queries(registry.pipeline(pipeline))
     wanted = {names.group(pipeline, deployed.query.name) for deployed in queries}
     return problems + [f"group: {g.group_id}" for g in groups if g.group_id not in wanted]
-
-
-def members(session: int) -> list[str]:
-    """The living processes of a session, which a driver leads."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"{process.pid} {' '.join(process.cmdline())[:120]}")
-        except (psutil.NoSuchProcess, ProcessLookupError, PermissionError):
-            continue
-    return found

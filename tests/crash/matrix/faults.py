@@ -227,7 +227,7 @@ def _delete(*which: str) -> Fault:
 
 
 def _await_alone(bench: Bench, session: int) -> None:
-    from tests.crash.matrix.check import members
+    from tests.support.pipeline import members
 
     bench.await_("the driver's children are gone", lambda: not members(session), 30)
 

@@ -1,0 +1,33 @@
+"""Archiving the source topics of pipelines: which topics those are, one after the other."""
+
+from __future__ import annotations
+
+from ops.environment import Progress
+from pipelines.archive import Archived, archive_topic
+from pipelines.deploy import deployed_queries
+from pipelines.registry import Registry
+from pipelines.settings import Settings
+
+
+def source_topics(registry: Registry, pipeline: str | None) -> list[str]:
+    """Topics that queries of the pipeline read, or of all, and that no query writes."""
+    rows = registry.pipelines()
+    read = {q.query.source.topic for row in rows if pipeline in (None, row.name) for q in deployed_queries(row)}
+    if pipeline is not None:
+        registry.pipeline(pipeline)
+    return sorted(read - {q.query.output_topic for row in rows for q in deployed_queries(row)})
+
+
+def archive_all(topics: list[str], settings: Settings, tell: Progress = lambda _step, _detail: None) -> list[Archived]:
+    """Add to the archive what the topics have got since the last time. Safe to run twice, also at once."""
+    return [
+        one
+        for topic in topics
+        for one in archive_topic(
+            topic,
+            settings.kafka_config(),
+            settings.archive_config(),
+            records_max=settings.archive_file_records,
+            tell=tell,
+        )
+    ]

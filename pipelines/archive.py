@@ -1,0 +1,202 @@
+"""An archive of source topics: their records as Parquet files in object storage, for when Kafka has deleted them.
+
+    <archive_url>/<topic>/<topic id>/<partition>/<start:020>.parquet
+
+A file holds the committed records of its offsets from `start`, included, to the end that its metadata tells, not
+included. Files of a partition lie side by side: the next begins where one ends. A file is put only if none begins there, so
+of two archivers that run at once one wins, and a killed one leaves whole files or none. Nothing is ever replaced.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.config import KafkaConfig, ObjectsConfig
+from statestore.errors import DataCorrupted, InvalidConfig, Unrecoverable
+from statestore.failpoints import reach
+from statestore.kafka import Admin, Reader, Record, Topic
+from statestore.objects.base import ObjectStore
+from statestore.objects.open import open_objects
+
+SCHEMA = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("timestamp_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+_END = b"rollforward.end"
+_WRITER = b"rollforward.writer"
+Progress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One file: offsets of one partition from `start`, included, to `end`, not included."""
+
+    key: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Archived:
+    """What one run has added to a partition; the archive holds the offsets from `first` to `end` now."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+    records: int
+    files: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+class Archive:
+    """The archive of one topic, as it is now: one made again under its name has another."""
+
+    def __init__(self, objects: ObjectStore, topic: Topic) -> None:
+        self.topic = topic
+        self._objects = objects
+
+    def pieces(self, partition: int) -> list[Piece]:
+        """The files of a partition, oldest first. Raises `DataCorrupted` if one is no file of ours."""
+        prefix = f"{self._folder(partition)}/"
+        keys = [info.key for info in self._objects.list(prefix) if info.key.endswith(".parquet")]
+        if not keys:
+            return []
+        starts = [int(key.removeprefix(prefix).removesuffix(".parquet")) for key in keys]
+        ends = [*(after for _, after in pairwise(starts)), self._end(keys[-1])]
+        return [Piece(*found) for found in zip(keys, [partition] * len(keys), starts, ends, strict=True)]
+
+    def spans(self) -> dict[int, tuple[int, int]]:
+        """The offsets that the archive holds of each partition, first and end; partitions without any are left out."""
+        found = {partition: self.pieces(partition) for partition in range(self.topic.partitions)}
+        return {partition: (pieces[0].start, pieces[-1].end) for partition, pieces in found.items() if pieces}
+
+    def put(self, partition: int, start: int, end: int, records: list[Record]) -> bool:
+        """Add a file; False if somebody else has put one that begins there."""
+        # Parquet's part of Arrow is for those who use an archive.
+        import pyarrow.parquet as pq
+
+        table = pa.Table.from_pydict(
+            {
+                "offset": [record.offset for record in records],
+                "timestamp_ms": [record.timestamp_ms for record in records],
+                "key": [record.key for record in records],
+                "value": [record.value for record in records],
+                "headers": [[{"name": n, "value": v} for n, v in record.headers] for record in records],
+            },
+            schema=SCHEMA.with_metadata({_END: str(end).encode(), _WRITER: uuid.uuid4().bytes.hex().encode()}),
+        )
+        body = io.BytesIO()
+        pq.write_table(table, body, compression="zstd")
+        reach("archive.before-put")
+        return self._objects.put_if_absent(f"{self._folder(partition)}/{start:020}.parquet", body.getvalue())
+
+    def _end(self, key: str) -> int:
+        import pyarrow.parquet as pq
+
+        return _end_of(pq.read_schema(io.BytesIO(self._objects.get(key))), key)
+
+    def _folder(self, partition: int) -> str:
+        return f"{self.topic.name}/{self.topic.topic_id}/{partition}"
+
+
+def open_archive(config: ObjectsConfig | None, topic: Topic) -> Archive:
+    """The archive of a topic. Raises `InvalidConfig` where archiving is turned off."""
+    if config is None:
+        raise InvalidConfig("archive is turned off", hint="set archive_url in rollforward.toml: s3://… or file:///…")
+    return Archive(open_objects(config), topic)
+
+
+def archive_topic(
+    name: str,
+    kafka: KafkaConfig,
+    config: ObjectsConfig | None,
+    *,
+    records_max: int,
+    tell: Progress = lambda _step, _detail: None,
+) -> list[Archived]:
+    """Add what the topic has got since the last time, up to what is committed now.
+
+    Raises `Unrecoverable` where records were deleted before they were archived.
+    """
+    admin = Admin(kafka)
+    topic = admin.describe([name]).get(name)
+    if topic is None:
+        raise InvalidConfig("source topic does not exist", topic=name)
+    archive, reader = open_archive(config, topic), Reader(kafka)
+    begins = admin.begins(name, partitions=topic.partitions)
+    ends = admin.stable_ends(name, partitions=topic.partitions)
+    return [_archive(archive, reader, p, begins[p], ends[p], records_max, tell) for p in sorted(begins)]
+
+
+def _archive(
+    archive: Archive, reader: Reader, partition: int, begin: int, end: int, records_max: int, tell: Progress
+) -> Archived:
+    name, pieces = archive.topic.name, archive.pieces(partition)
+    first, at = (pieces[0].start, pieces[-1].end) if pieces else (begin, begin)
+    if at < begin:
+        raise Unrecoverable(
+            "source records were deleted before they were archived",
+            topic=name,
+            partition=partition,
+            archived_to=at,
+            first=begin,
+            hint="archive more often than the topic's retention; to begin anew set another archive_url",
+        )
+    total = files = 0
+    for until, records in _cut(reader.read(name, partition, start=at, end=end), end, records_max):
+        tell(f"{name} {partition}", f"{until:,} of {end:,}")
+        if not archive.put(partition, at, until, records):
+            # Another archiver is at it, and goes on from here.
+            break
+        reach("archive.put")
+        at, total, files = until, total + len(records), files + 1
+    return Archived(name, partition, first, at, total, files)
+
+
+def _cut(chunks: Iterable[list[Record]], end: int, records_max: int) -> Iterator[tuple[int, list[Record]]]:
+    """Files' records, each with the offset where its file ends; offsets without records belong to the file before them."""
+    held: list[Record] = []
+    for chunk in chunks:
+        held += chunk
+        while len(held) > records_max:
+            now, held = held[:records_max], held[records_max:]
+            yield held[0].offset, now
+    if held:
+        yield end, held
+
+
+# Reading.
+
+
+def read_piece(objects: ObjectStore, piece: Piece) -> pa.Table:
+    """The records of one file. Raises `DataCorrupted` if it is not what its neighbours say."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(io.BytesIO(objects.get(piece.key)))
+    if _end_of(table.schema, piece.key) != piece.end or not table.schema.equals(SCHEMA):
+        raise DataCorrupted("archive has a file that does not fit", key=piece.key, expected_end=piece.end)
+    return table
+
+
+def _end_of(schema: pa.Schema, key: str) -> int:
+    end = (schema.metadata or {}).get(_END)
+    if end is None:
+        raise DataCorrupted("archive has a file that is not ours", key=key, hint="take it away")
+    return int(end)

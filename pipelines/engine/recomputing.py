@@ -1,0 +1,103 @@
+"""Takes requests to compute a period again into the stream of one query: each is a planned batch between two others.
+
+    1 offsets   where the period's records begin, by Kafka's time index or else from the start; up to where the batch
+                before has ended. Records that are gone refuse the request, unless the archive has them
+    2 batch     planned with the period and the offsets, then staged, committed and finished as every batch is. A dry run
+                is computed and compared, and plans nothing
+    3 settled   the request's row gets the comparison
+
+Killed before the plan nothing has happened, and the request is taken again; after it the next driver finishes the batch
+over the same offsets. A period that cannot be computed must not stop the stream: as long as no task has committed the
+batch, it is planned anew under its number without the period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from pipelines.engine.recompute import Compared, Period
+from pipelines.engine.source import SourceTopic
+from pipelines.periods import require_time_group
+from pipelines.plan import Query
+from pipelines.recomputes import RecomputeRow, Recomputes
+from statestore.batches import Recompute
+from statestore.errors import InvalidInput
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Requests:
+    """One query's requests. The database informs and decides nothing: without it there are none for now."""
+
+    rows: Recomputes
+    pipeline: str
+    query: str
+
+    def next(self) -> RecomputeRow | None:
+        """The next request, taken; None if there is none."""
+        return self._asked(self._take)
+
+    def _take(self) -> RecomputeRow | None:
+        row = self.rows.next(self.pipeline, self.query)
+        return row if row is not None and self.rows.take(row.id) else None
+
+    def done(self, request: str, batch: int | None, compared: Compared) -> None:
+        """Tell that it is computed."""
+        self._asked(lambda: self.rows.done(request, batch=batch, report=compared.to_json()))
+
+    def failed(self, request: str, error: str) -> None:
+        """Tell that it is not."""
+        self._asked(lambda: self.rows.failed(request, error))
+
+    def _asked(self, question: Callable[[], RecomputeRow | None]) -> RecomputeRow | None:
+        try:
+            return question()
+        except SQLAlchemyError as error:
+            log.warning("requests cannot be reached", pipeline=self.pipeline, error=str(error).splitlines()[0])
+            return None
+
+
+def period_of(planned: Recompute | RecomputeRow, *, dry_run: bool = False) -> Period:
+    """What is computed."""
+    return Period(planned.from_ms, planned.to_ms, dry_run)
+
+
+def planned_recompute(query: Query, row: RecomputeRow, source: SourceTopic, ends: dict[int, int]) -> Recompute:
+    """1. Raises `InvalidInput` where the query has no periods, or where records of this one are gone."""
+    group = require_time_group(query)
+    if source.is_compacted():
+        raise InvalidInput(
+            "source topic is compacted: records that were counted are gone", query=query.name, topic=query.source.topic
+        )
+    begins = source.begins()
+    starts = dict(begins)
+    known: set[int] = set()
+    if group.of_record:
+        left = source.at_time(0)
+        for partition, offset in source.at_time(row.from_ms - group.slack_ms).items():
+            # Before the first record that is left others of the period may have been deleted; an older one that is left
+            # shows that none were.
+            if left[partition] >= 0 and (offset < 0 or offset > left[partition]):
+                known.add(partition)
+                starts[partition] = ends.get(partition, 0) if offset < 0 else offset
+    missing = [p for p in begins if p not in known and begins[p] > 0 and ends.get(p, 0) > 0]
+    archived = source.archived() if missing else {}
+    for partition in missing:
+        first, end = archived.get(partition, (0, 0))
+        if first > 0 or end < begins[partition]:
+            raise InvalidInput(
+                "source records of the period may have been deleted",
+                topic=query.source.topic,
+                partition=partition,
+                first=begins[partition],
+                archived=f"{first}-{end}",
+                hint="archive a topic before its retention ends: `rollforward archive`",
+            )
+        starts[partition] = 0
+    ranges = tuple(source.range(p, min(starts.get(p, 0), end), end) for p, end in sorted(ends.items()))
+    return Recompute(row.id, row.from_ms, row.to_ms, ranges)

@@ -1,0 +1,98 @@
+"""Requests to compute a period of a result again: rows that a person or Dagster writes and the pipeline's driver takes.
+
+    asked ──the driver begins──► running ──the batch is done, or the dry run──► done
+      │                            └──it cannot be computed; nothing is changed──► failed
+      └──nobody waits for it any more──► withdrawn
+
+A row only asks. What is computed is in the batches topic, as a planned batch that carries the request's id; so a row that
+is lost loses a wish, and one that is taken twice computes twice, which changes nothing the second time.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Boolean, Engine, Float, String, Text, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
+
+from pipelines.database import Base
+
+ASKED, RUNNING, DONE, FAILED, WITHDRAWN = "asked", "running", "done", "failed", "withdrawn"
+
+
+class RecomputeRow(Base):
+    """One request. The period is from `from_ms`, included, to `to_ms`, not included; times in seconds since 1970."""
+
+    __tablename__ = "recomputes"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    pipeline: Mapped[str] = mapped_column(String(100), index=True)
+    query: Mapped[str] = mapped_column(String(100))
+    from_ms: Mapped[int] = mapped_column(BigInteger)
+    to_ms: Mapped[int] = mapped_column(BigInteger)
+    dry_run: Mapped[bool] = mapped_column(Boolean)
+    state: Mapped[str] = mapped_column(String(20), default=ASKED)
+    asked_at: Mapped[float] = mapped_column(Float)
+    finished_at: Mapped[float | None] = mapped_column(Float, default=None)
+    batch: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    report: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+    error: Mapped[str] = mapped_column(Text, default="")
+
+
+class Recomputes:
+    """Access to the rows. Every call is one short transaction."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._sessions = sessionmaker(engine, expire_on_commit=False)
+
+    def ask(self, pipeline: str, query: str, *, from_ms: int, to_ms: int, dry_run: bool) -> str:
+        """Write a request; gives its id."""
+        row = RecomputeRow(
+            id=uuid.uuid4().hex,
+            pipeline=pipeline,
+            query=query,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            dry_run=dry_run,
+            asked_at=time.time(),
+        )
+        with self._begin() as session, session.begin():
+            session.add(row)
+            return row.id
+
+    def get(self, request: str) -> RecomputeRow | None:
+        """One request."""
+        with self._begin() as session:
+            return session.get(RecomputeRow, request)
+
+    def next(self, pipeline: str, query: str) -> RecomputeRow | None:
+        """The oldest request of a query that is not settled, also one that an earlier driver began."""
+        mine = (RecomputeRow.pipeline == pipeline, RecomputeRow.query == query)
+        open_ = select(RecomputeRow).where(*mine, RecomputeRow.state.in_((ASKED, RUNNING)))
+        with self._begin() as session:
+            return session.scalars(open_.order_by(RecomputeRow.asked_at).limit(1)).first()
+
+    def take(self, request: str) -> bool:
+        """The driver begins with it; False if it was withdrawn meanwhile."""
+        return self._move(request, (ASKED, RUNNING), state=RUNNING)
+
+    def withdraw(self, request: str) -> bool:
+        """Nobody waits for it any more; False if a driver has begun with it."""
+        return self._move(request, (ASKED,), state=WITHDRAWN, finished_at=time.time())
+
+    def done(self, request: str, *, batch: int | None, report: dict[str, Any]) -> None:
+        """It is computed, and what differed is committed as `batch`; None where nothing is written."""
+        self._move(request, (ASKED, RUNNING), state=DONE, batch=batch, report=report, finished_at=time.time())
+
+    def failed(self, request: str, error: str) -> None:
+        """It cannot be computed; nothing is changed."""
+        self._move(request, (ASKED, RUNNING), state=FAILED, error=error, finished_at=time.time())
+
+    def _move(self, request: str, before: tuple[str, ...], **changed: Any) -> bool:
+        change = update(RecomputeRow).where(RecomputeRow.id == request, RecomputeRow.state.in_(before)).values(changed)
+        with self._begin() as session, session.begin():
+            return bool(session.execute(change).rowcount)  # type: ignore[attr-defined]
+
+    def _begin(self) -> Session:
+        return self._sessions()

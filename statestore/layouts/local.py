@@ -1,0 +1,22 @@
+"""Keys of entries that are a task's own: they belong to the task that wrote them, whatever their bytes hash to.
+
+9 bytes   0xFF: no UTF-8 text, no integer or double of 8 bytes begins so
+n bytes   whatever the task calls the entry
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+PREFIX = b"\xff" * 9
+
+
+def local_keys(names: pa.BinaryArray) -> pa.BinaryArray:
+    """The keys of entries that are called so."""
+    return pc.binary_join_element_wise(pa.scalar(PREFIX, pa.binary()), names, pa.scalar(b"", pa.binary()))
+
+
+def are_local(keys: pa.BinaryArray) -> pa.BooleanArray:
+    """Which of the keys are of such entries."""
+    return pc.equal(pc.binary_slice(keys, 0, len(PREFIX)), pa.scalar(PREFIX, pa.binary()))

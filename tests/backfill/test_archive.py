@@ -1,0 +1,179 @@
+"""Archives of topics, and pipelines that begin elsewhere: reset, and bootstrap with records that Kafka has deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow.parquet as pq
+import pytest
+
+from ops.dagster.archive import archive_assets
+from ops.dagster.deployed import read_deployed
+from ops.dagster.resetting import reset_pipeline
+from ops.environment import driver_environment
+from pipelines.archive import archive_topic, open_archive
+from pipelines.metastore.embedded import want
+from pipelines.registry import STOPPED
+from pipelines.settings import Settings
+from statestore.errors import Unrecoverable
+from statestore.failpoints import arm, is_armed
+from statestore.kafka import Admin, Reader
+from tests.backfill.visits import DAY_MS, FIRST_MS, SQL, Visits, shown, stored
+from tests.support.feed import create_topic
+from tests.support.pipeline import PipelineUnderTest
+
+
+@pytest.fixture
+def visits(kafka: str, unique: str) -> Visits:
+    create_topic(kafka, unique, partitions=2)
+    return Visits(kafka, unique)
+
+
+@pytest.fixture
+def archiving(settings: Settings, tmp_path: Path) -> Settings:
+    """Settings with an archive of small files."""
+    return settings.model_copy(
+        update={"tasks": 2, "archive_url": (tmp_path / "archive").as_uri(), "archive_file_records": 100}
+    )
+
+
+@pytest.fixture
+def pipeline(archiving: Settings, visits: Visits, unique: str, points: Path) -> Iterator[PipelineUnderTest]:
+    """Deployed and not started."""
+    deployed = PipelineUnderTest(archiving, unique, SQL.format(topic=unique))
+    want(unique, STOPPED, archiving, deployed.registry)
+    yield deployed
+    deployed.close()
+
+
+def archive(settings: Settings, topic: str) -> list[tuple[int, int, int]]:
+    """First offset, end and new records of every partition."""
+    records_max = settings.archive_file_records
+    done = archive_topic(topic, settings.kafka_config(), settings.archive_config(), records_max=records_max)
+    return [(one.first, one.end, one.records) for one in done]
+
+
+def cli(settings: Settings, *words: str, points: Path | None = None) -> Any:
+    """Run a command as people do; gives its JSON, or None if it was killed."""
+    environment = {**driver_environment(settings), "ROLLFORWARD_CONFIG": "/dev/null"}
+    if points is not None:
+        environment["ROLLFORWARD_FAILPOINTS"] = str(points)
+    command = [sys.executable, "-m", "ops.cli.main", *words, "--json"]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    if done.returncode < 0:
+        return None
+    assert done.returncode == 0, done.stderr + done.stdout
+    return json.loads(done.stdout)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for what a driver of the command line does."""
+    deadline = time.monotonic() + 400
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_every_record_is_archived_once_whatever_kills_the_archiver(
+    archiving: Settings, visits: Visits, points: Path, kafka: str
+) -> None:
+    visits.send(500)
+    sql = SQL.format(topic=visits.topic)
+    pipeline = PipelineUnderTest(archiving, visits.topic, sql)
+    for point in ("archive.before-put", "archive.put"):
+        arm(points, point, passes=1)
+        assert cli(archiving, "archive", visits.topic, points=points) is None
+        assert not is_armed(points, point)
+    done = cli(archiving, "archive", visits.topic)["partitions"]
+    assert [(0, 250), (0, 250)] == [(one["first"], one["end"]) for one in done]
+    assert [(0, 250, 0), (0, 250, 0)] == archive(archiving, visits.topic)
+
+    # What lies in the files is what lies in Kafka, offset by offset.
+    admin, reader = Admin(archiving.kafka_config()), Reader(archiving.kafka_config())
+    topic = admin.describe([visits.topic])[visits.topic]
+    config = archiving.archive_config()
+    kept = open_archive(config, topic)
+    folder = Path(archiving.archive_url.removeprefix("file://"))
+    for partition in (0, 1):
+        pieces = kept.pieces(partition)
+        assert [(0, 100), (100, 200), (200, 250)] == [(piece.start, piece.end) for piece in pieces]
+        rows = [row for piece in pieces for row in pq.read_table(folder / piece.key).to_pylist()]
+        records = [r for chunk in reader.read(topic.name, partition, start=0) for r in chunk]
+        expected = [(r.offset, r.timestamp_ms, r.key, r.value) for r in records]
+        assert expected == [(row["offset"], row["timestamp_ms"], row["key"], row["value"]) for row in rows]
+
+    # Dagster's asset does the same; what was deleted in between is told.
+    pipelines, _ = read_deployed(archiving)
+    assets, schedules = archive_assets(pipelines, archiving)
+    assert (1, ["archive_topics_by_the_clock"]) == (len(assets), [schedule.name for schedule in schedules])
+    assert ([], []) == archive_assets(pipelines, archiving.model_copy(update={"archive_url": "off"}))
+    visits.send(100)
+    admin.trim(visits.topic, 0, before=260)
+    with pytest.raises(Unrecoverable, match="before they were archived"):
+        archive(archiving, visits.topic)
+    pipeline.close()
+
+
+@pytest.mark.timeout(900)
+def test_a_pipeline_begins_with_history_and_can_begin_again(
+    pipeline: PipelineUnderTest, visits: Visits, points: Path, kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, settings = pipeline.name, pipeline.settings
+    visits.send(500)
+    archive(settings, visits.topic)
+    admin = Admin(settings.kafka_config())
+    # Half of the history is in the archive alone, and what comes now in Kafka alone.
+    for partition in (0, 1):
+        admin.trim(visits.topic, partition, before=120)
+    visits.send(100)
+
+    looked = cli(settings, "bootstrap", name, "--dry-run")
+    assert [{"0": 0, "1": 0}] * 2 == [one["offsets"] for one in looked["queries"]]
+    arm(points, "rewrite.before-commit")
+    assert cli(settings, "reset", name, "--to", "history", "--yes", points=points) is None
+    began = cli(settings, "bootstrap", name, "--yes")
+    assert began["pid"] > 0
+
+    def caught_up() -> bool:
+        newest = pipeline.registry.newest_batches(name)
+        return [sum(end for _, end in row.offsets.values()) for row in newest] == [visits.records] * 2
+
+    wait_until(caught_up)
+    right = visits.daily()
+    assert right == stored(pipeline, "daily")
+
+    # A day whose records are in the archive alone is computed again from there.
+    bounds = ["--from", "2026-03-01", "--to", "2026-03-02"]
+    found = cli(settings, "backfill", name, "--query", "daily", *bounds, "--dry-run")["queries"][0]
+    first = [cell for cell in right if cell[1] == "2026-03-01"]
+    assert (len(first), len(first), 0) == (found["keys"], found["equal"], found["corrected"])
+
+    # Reset by Dagster to a time: what lies before is gone, from the store and from the results.
+    assert cli(settings, "stop", name)
+    for key, value in driver_environment(settings).items():
+        if key.startswith("ROLLFORWARD_"):
+            monkeypatch.setenv(key, value)
+    config = {"pipeline": name, "to": "time", "at_ms": FIRST_MS + 2 * DAY_MS, "query": "daily"}
+    with dg.instance_for_test() as instance:
+        for confirm, deleted in (("", None), (name, len(right))):
+            run_config = {"ops": {"reset": {"config": {**config, "confirm": confirm}}}}
+            done = reset_pipeline.execute_in_process(run_config=run_config, instance=instance)
+            (told,) = done.output_for_node("reset")
+            assert deleted == told["keys_deleted"]
+    assert {} == shown(kafka, name, "daily")
+    pipeline.start()
+    pipeline.await_("the rest is processed", caught_up)
+    again = stored(pipeline, "daily")
+    # Kafka's first record of that time is where it begins: late ones of other days behind it are read as well.
+    last = {cell: value for cell, value in visits.daily().items() if cell[1] == "2026-03-03"}
+    assert last.keys() <= again.keys()
+    assert again.keys() < right.keys()
+    assert 0 == pipeline.stop()

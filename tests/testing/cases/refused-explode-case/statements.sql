@@ -1,0 +1,2 @@
+CREATE STREAM s (k INT KEY, a ARRAY<ARRAY<INT>>, n INT) WITH (kafka_topic='s', value_format='JSON');
+ CREATE STREAM o AS SELECT k, CASE WHEN n > 1 THEN EXPLODE(a) ELSE a[1] END FROM s;

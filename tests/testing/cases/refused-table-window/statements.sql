@@ -1,0 +1,2 @@
+CREATE TABLE t (id INT PRIMARY KEY, n INT) WITH (kafka_topic='t', value_format='JSON');
+CREATE TABLE o AS SELECT id, COUNT(*) FROM t WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY id;
