@@ -61,21 +61,27 @@ class StoreClient:
         found: list[dict[str, Any]] = self._act("restoring", {}, options)["restoring"]
         return found
 
-    def commit(self, task: str, *, batch: int, attempt: int, plan: str, ends: Mapping[str, int]) -> dict[str, Any]:
+    def commit(
+        self, task: str, *, epoch: int, batch: int, attempt: int, plan: str, ends: Mapping[str, int]
+    ) -> dict[str, Any]:
         """Commit a staged attempt; gives the task's figures after it. `ends` is where the input stands then."""
-        return self.act("commit", task=task, batch=batch, attempt=attempt, plan=plan, ends=dict(ends))
+        return self.act("commit", task=task, epoch=epoch, batch=batch, attempt=attempt, plan=plan, ends=dict(ends))
 
     def snapshot(self, task: str) -> dict[str, Any]:
         """Take a snapshot of the task's committed version now; gives how it went."""
         return self.act("snapshot", task=task)
 
-    def read(self, task: str, batch: int) -> Reading:
-        """Open a stream that answers keys with committed states."""
-        return Reading(self._client, self._options, task, batch)
+    def read(self, task: str, *, epoch: int, batch: int) -> Reading:
+        """Open a stream that answers keys with committed states. `epoch` is that of the driver whose batch it is."""
+        return Reading(self._client, self._options, {"task": task, "epoch": epoch, "batch": batch})
 
-    def write(self, task: str, *, batch: int, attempt: int, token: int, order: Order | None = None) -> Writing:
+    def write(
+        self, task: str, *, epoch: int, batch: int, attempt: int, token: int, order: Order | None = None
+    ) -> Writing:
         """Open a stream that stages rows. `order` is the stream time after them and how many records came too late."""
-        return Writing(self._client, self._options, task, batch=batch, attempt=attempt, token=token, order=order)
+        said = None if order is None else (order.stream_time_ms, order.dropped)
+        command = {"task": task, "epoch": epoch, "batch": batch, "attempt": attempt, "token": token, "order": said}
+        return Writing(self._client, self._options, command)
 
     def entries(self, task: str, **command: Any) -> Iterator[pa.RecordBatch]:
         """Entries of the task's store as batches of key and stored value."""
@@ -90,9 +96,9 @@ class StoreClient:
 class Reading:
     """One READ stream of one task. `stream_time_ms` is that of the version of the newest answer."""
 
-    def __init__(self, client: Any, options: Any, task: str, batch: int) -> None:
+    def __init__(self, client: Any, options: Any, fields: dict[str, Any]) -> None:
         self.stream_time_ms = -1
-        command = wire.dumps(op="read", task=task, batch=batch)
+        command = wire.dumps(op="read", **fields)
         try:
             self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(_KEYS)
@@ -122,11 +128,8 @@ class Reading:
 class Writing:
     """One WRITE stream of one task. Nothing counts until `close` has returned."""
 
-    def __init__(
-        self, client: Any, options: Any, task: str, *, batch: int, attempt: int, token: int, order: Order | None = None
-    ) -> None:
-        said = None if order is None else (order.stream_time_ms, order.dropped)
-        command = wire.dumps(op="write", task=task, batch=batch, attempt=attempt, token=token, order=said)
+    def __init__(self, client: Any, options: Any, fields: dict[str, Any]) -> None:
+        command = wire.dumps(op="write", **fields)
         try:
             self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(SCHEMA)

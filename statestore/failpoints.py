@@ -43,6 +43,8 @@ DRIVER_POINTS = (
     "driver.before-done-commit",
     "driver.done",
 )
+# Of a Spark worker: the server has the whole attempt, and Spark does not know it yet.
+WORKER_POINTS = ("worker.staged",)
 # Met only where a period is computed again.
 RECOMPUTE_POINTS = ("driver.recomputed",)
 # Of a run that archives a topic.
@@ -155,6 +157,7 @@ ALL_POINTS = (
     *ARCHIVE_POINTS,
     *SERVER_POINTS,
     *DRIVER_POINTS,
+    *WORKER_POINTS,
     *STORE_POINTS,
     *PROGRAM_POINTS,
     *SNAPSHOT_POINTS,

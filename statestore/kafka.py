@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 import confluent_kafka as ck
@@ -386,6 +387,13 @@ def _raising(raised: ck.KafkaException) -> Callable[[float], object]:
     return call
 
 
+class _Ended(Enum):
+    """Why no more records of a chunk count: the end that was asked for, or the client has lost its place."""
+
+    AT_STOP = "at stop"
+    ASTRAY = "astray"
+
+
 class Reader:
     """Reads logs from given offsets to their ends. Belongs to no group and commits nothing."""
 
@@ -414,8 +422,8 @@ class Reader:
 
         With `uncommitted` those of aborted and of open transactions are among them.
 
-        Raises `Unavailable` when Kafka stays silent for the time limit, and `TaskCorrupted`'s cause, `OffsetsGone`,
-        when `start` lies before the log.
+        Raises `Unavailable` when Kafka stays silent for the time limit or the log ends before `end`, and
+        `TaskCorrupted`'s cause, `OffsetsGone`, when `start` lies before the log.
         """
         isolation = "read_uncommitted" if uncommitted else "read_committed"
         for messages in self._messages(topic, partition, start, end, isolation, _REPLAY_CHUNK):
@@ -433,7 +441,12 @@ class Reader:
     ) -> Iterator[list[ck.Message]]:
         """At most so many at a time, none of them an event or at the end or after it."""
         first, last = self.begin_and_end(topic, partition)
-        stop = last if end is None else min(end, last)
+        if end is not None and last < end:
+            # To read what there is would pass for all of it.
+            raise Unavailable(
+                "log ends too early", topic=topic, partition=partition, last=last, wanted=end, hint="ask again"
+            )
+        stop = last if end is None else end
         if start < first:
             raise OffsetsGone(
                 "records are gone from the log", topic=topic, partition=partition, wanted=start, first=first
@@ -455,8 +468,8 @@ class Reader:
                 "fetch.message.max.bytes": 4 * 1024 * 1024,
             }
         )
+        where = ck.TopicPartition(topic, partition, start)
         try:
-            where = ck.TopicPartition(topic, partition, start)
             consumer.assign([where])
             yield from self._consumed(consumer, where, stop, most)
         finally:
@@ -470,12 +483,15 @@ class Reader:
             # The client waits its whole time for a full chunk: so for one first, then a moment for those behind it.
             messages = consumer.consume(1, timeout=0.2)
             messages += consumer.consume(most - 1, timeout=0.005) if messages else []
-            taken, finished = self._taken(messages, where, stop)
+            taken, ended_by = self._taken(messages, where, stop)
             if taken:
                 deadline = time.monotonic() + self._config.request_timeout_s
+                where = ck.TopicPartition(where.topic, where.partition, taken[-1].offset() + 1)  # type: ignore[operator]
                 yield taken
-            if finished:
+            if ended_by is _Ended.AT_STOP:
                 return
+            if ended_by is _Ended.ASTRAY:
+                self._resume(consumer, where)
             if time.monotonic() >= deadline:
                 raise _unavailable(
                     "read to the end of the log",
@@ -486,28 +502,39 @@ class Reader:
                     end=stop,
                 )
 
-    def _taken(self, messages: list[ck.Message], where: ck.TopicPartition, stop: int) -> tuple[list[ck.Message], bool]:
-        """The records among messages up to `stop`, and whether that was reached."""
+    def _taken(
+        self, messages: list[ck.Message], where: ck.TopicPartition, stop: int
+    ) -> tuple[list[ck.Message], _Ended | None]:
+        """The records among messages up to `stop`, and what ended them before the messages did."""
         # An error is true, whatever it says; comparing one with None would raise.
         if messages and not any(map(ck.Message.error, messages)) and messages[-1].offset() < stop:  # type: ignore[operator]
-            return messages, False
+            return messages, None
         taken: list[ck.Message] = []
-        topic, partition, finished = where.topic, where.partition, False
+        ended_by = None
         for message in messages:
             error = message.error()
             offset: int = message.offset()  # type: ignore[assignment]
             if error is None:
                 if offset >= stop:
-                    return taken, True
+                    return taken, _Ended.AT_STOP
                 taken.append(message)
             elif error.code() == ck.KafkaError._PARTITION_EOF:
-                finished = finished or offset >= stop
+                ended_by = _Ended.AT_STOP if offset >= stop else ended_by
             elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
-                raise OffsetsGone("records are gone from the log", topic=topic, partition=partition)
+                return taken, _Ended.ASTRAY
             elif error.code() in _DEFINITE or error.fatal():
-                raise _unavailable("read", error.str(), self._config, topic=topic, partition=partition)
+                told = {"topic": where.topic, "partition": where.partition}
+                raise _unavailable("read", error.str(), self._config, **told)
             # Anything else, a broken connection above all, may pass: the deadline bounds it.
-        return taken, finished
+        return taken, ended_by
+
+    def _resume(self, consumer: ck.Consumer, where: ck.TopicPartition) -> None:
+        """Read on from there. The client gives its place up too when a broker comes back; only the log can tell."""
+        first, _ = self.begin_and_end(where.topic, where.partition)
+        if where.offset < first:
+            gone = {"topic": where.topic, "partition": where.partition, "wanted": where.offset, "first": first}
+            raise OffsetsGone("records are gone from the log", **gone)
+        consumer.assign([where])
 
 
 def _record(message: ck.Message) -> Record:
@@ -533,13 +560,13 @@ class GroupOffsets:
         wanted = [ck.TopicPartition(topic, partition) for topic, partition in partitions]
         timeout = self._config.request_timeout_s
         found = self._with_consumer(
-            "committed", lambda consumer: consumer.committed(wanted, timeout=timeout), stable=stable
+            "committed", lambda consumer: _whole(consumer.committed(wanted, timeout=timeout)), stable=stable
         )
         return {(one.topic, one.partition): (one.offset, one.metadata or "") for one in found if one.offset >= 0}
 
     def commit(self, positions: list[ck.TopicPartition]) -> None:
         """Commit outside of any transaction."""
-        self._with_consumer("commit", lambda consumer: consumer.commit(offsets=positions, asynchronous=False))
+        self._with_consumer("commit", lambda consumer: _whole(consumer.commit(offsets=positions, asynchronous=False)))
 
     def _with_consumer(self, what: str, question: Callable[[ck.Consumer], Answer], *, stable: bool = True) -> Answer:
         isolation = "read_committed" if stable else "read_uncommitted"
@@ -570,9 +597,28 @@ def list_offsets(
             isolation_level=isolation,
             request_timeout=config.request_timeout_s,
         )
-        return {(where.topic, where.partition): future.result().offset for where, future in futures.items()}
+        return {(where.topic, where.partition): _real(future.result().offset) for where, future in futures.items()}
 
     return _ask(admin, config, "list_offsets", question)
+
+
+def _real(offset: int) -> int:
+    """An offset that a broker has said.
+
+    When its time is over before the broker has answered, the client may give -1001 (no offset) as a result without an
+    error. Taken for a log's end it would make a full log an empty one.
+    """
+    if offset < 0:
+        raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT, f"no broker has said the offset: {offset}"))
+    return offset
+
+
+def _whole(found: list[ck.TopicPartition]) -> list[ck.TopicPartition]:
+    """An answer of which every partition is right. An error of one would look like an offset that was never committed."""
+    for one in found:
+        if one.error is not None:
+            raise ck.KafkaException(one.error)
+    return found
 
 
 _NOT_TO_BE_SEEN = (ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)

@@ -54,6 +54,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         self._config = config
         self._tasks: dict[str, Task] = {}
         self._restoring: dict[str, RestoreMeter] = {}
+        self._openings: dict[str, threading.Lock] = {}
         self._snapshots = None if config.snapshots is None else Snapshots(config.snapshots)
         self._snapshotter: Snapshotter | None = None
         if config.snapshots is not None:
@@ -66,12 +67,23 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         except KeyError:
             raise Unavailable("task is not on this server", task=name, server=self._config.name) from None
 
+    def _task_of(self, command: dict[str, Any]) -> Task:
+        """The task, for the driver that has opened it and for its Spark tasks.
+
+        Each driver counts attempts from 0, so an older one could name an attempt of the newer that is not complete.
+        """
+        task = self._task(command["task"])
+        _require_not_older(task, command)
+        if command["epoch"] > task.epoch:
+            raise Unavailable("task is still an older driver's", task=task.spec.name, epoch=task.epoch)
+        return task
+
     # Flight's entry points: each turns our errors into Flight's.
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         command = wire.loads(descriptor.command)
         try:
-            task = self._task(command["task"])
+            task = self._task_of(command)
             if command["op"] == "read":
                 self._read(task, command, reader, writer)
             else:
@@ -141,7 +153,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             case "open":
                 return self._open(command)
             case "commit":
-                task = self._task(command["task"])
+                task = self._task_of(command)
                 fields = {name: command[name] for name in ("batch", "attempt", "plan", "ends")}
                 now = task.commit(**fields)
                 return {"committed_now": now, **task.figures()}
@@ -171,8 +183,15 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _open(self, command: dict[str, Any]) -> dict[str, Any]:
         spec = self._here(wire.task_from_fields(command["task"]))
-        old = self._tasks.pop(spec.name, None)
+        # Who is given up and comes back asks again while its first request goes on, and drivers follow each other.
+        with self._openings.setdefault(spec.name, threading.Lock()):
+            return self._open_alone(spec, command)
+
+    def _open_alone(self, spec: TaskSpec, command: dict[str, Any]) -> dict[str, Any]:
+        old = self._tasks.get(spec.name)
         if old is not None:
+            _require_not_older(old, command)
+            del self._tasks[spec.name]
             old.close()
         config = self._config
         task = Task(
@@ -214,6 +233,14 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             self._snapshotter.close()
         for task in self._tasks.values():
             task.close()
+
+
+def _require_not_older(task: Task, command: dict[str, Any]) -> None:
+    """Raise `Fenced` if the driver that asks is older than the one that has opened the task."""
+    if command["epoch"] < task.epoch:
+        raise Fenced(
+            "a newer driver has opened the task", task=task.spec.name, epoch=command["epoch"], newest=task.epoch
+        )
 
 
 def _unhex(text: str | None) -> bytes | None:

@@ -254,6 +254,8 @@ class Task:
             if staged.token != self.token:
                 raise Unavailable("task went on while rows were staged", task=self.spec.name, batch=staged.batch)
             staged.closed = True
+            # Should this fail half-way, what an earlier attempt said must not be committed with half of this one's rows.
+            self._staged = None
             self.store.rollback()
             if self._placement.windowed:
                 self._put_windows(staged)
@@ -397,9 +399,12 @@ class Task:
             self.store.commit(*self._database.entries(checkpoint))
             self.steps.add(position)
             reach("apply.written")
-        except RollforwardError as error:
+        except BaseException as error:
+            # Whatever it was: the store stands behind its position, and must not be read as if it did not.
             self.state = TaskState.BROKEN
             self._log.error("committed batch could not be applied", batch=position.batch, error=str(error))
+            if not isinstance(error, RollforwardError):
+                raise
 
     # Snapshots.
 

@@ -19,6 +19,7 @@ from pipelines.engine.statecodec import StateCodec
 from statestore.batches import Order
 from statestore.client import Reading, StoreClient, Writing
 from statestore.errors import InvariantBroken, Unavailable
+from statestore.failpoints import reach
 from statestore.staging import SCHEMA
 
 _ROWS_OUT = 20_000
@@ -28,9 +29,13 @@ RESULT_DDL = "task int, attempt bigint, rows bigint, dropped bigint"
 
 @dataclass(frozen=True)
 class Exchange:
-    """Where the tasks of one batch are served. `sockets[n]` is the socket of the server that owns task n."""
+    """Where the tasks of one batch are served. `sockets[n]` is the socket of the server that owns task n.
+
+    `epoch` is the driver's: a server refuses the Spark tasks of a driver that another has replaced.
+    """
 
     query: str
+    epoch: int
     batch: int
     sockets: tuple[str, ...]
 
@@ -41,6 +46,15 @@ class Exchange:
     def task_name(self, task: int) -> str:
         """The task's id."""
         return f"{self.query}-{task}"
+
+    def read(self, client: StoreClient, task: int) -> Reading:
+        """READ's stream of one task."""
+        return client.read(self.task_name(task), epoch=self.epoch, batch=self.batch)
+
+    def write(self, client: StoreClient, task: int, *, attempt: int, token: int, order: Order | None = None) -> Writing:
+        """WRITE's stream of one attempt, at the version that `token` names."""
+        name = self.task_name(task)
+        return client.write(name, epoch=self.epoch, batch=self.batch, attempt=attempt, token=token, order=order)
 
 
 def reader(exchange: Exchange, parts: list[str], types: list[pa.DataType]) -> ArrowFunction:
@@ -58,7 +72,7 @@ def reader(exchange: Exchange, parts: list[str], types: list[pa.DataType]) -> Ar
                 if batch.num_rows == 0:
                     continue
                 if reading is None:
-                    reading = client.read(exchange.task_name(task), exchange.batch)
+                    reading = exchange.read(client, task)
                 if reading.already:
                     continue
                 live = batch.column("__dead").is_null()
@@ -101,7 +115,7 @@ def ordered(exchange: Exchange, order: RecordOrder) -> ArrowFunction:
         if not taken:
             return
         with exchange.client(task) as client:
-            reading = client.read(exchange.task_name(task), exchange.batch)
+            reading = exchange.read(client, task)
             if reading.already:
                 return
             _, token = reading.states(pa.array([], pa.binary()))
@@ -139,26 +153,33 @@ def writer(exchange: Exchange, parts: list[str], types: list[pa.DataType]) -> Ar
         task, attempt = context.partitionId(), context.taskAttemptId()
         codec = StateCodec(types)
         writing: Writing | None = None
-        token, order = 0, None
+        token, order, dead = 0, None, 0
         with exchange.client(task) as client:
             for batch in batches:
                 if batch.num_rows == 0:
                     continue
                 if writing is None:
                     token = batch.column("__token")[0].as_py()
-                    name, order = exchange.task_name(task), _order(batch)
-                    writing = client.write(name, batch=exchange.batch, attempt=attempt, token=token, order=order)
+                    order = _order(batch)
+                    writing = exchange.write(client, task, attempt=attempt, token=token, order=order)
                 if pc.any(pc.not_equal(batch.column("__token"), token)).as_py():
                     raise InvariantBroken("one task read two versions of its state", task=exchange.task_name(task))
                 writing.add(staged_rows(batch, parts, codec))
+                dead += len(batch) - batch.column("__dead").null_count
             if writing is not None:
-                yield result(task, attempt, writing.close(), 0 if order is None else order.dropped)
+                rows = writing.close()
+                reach("worker.staged")
+                yield result(task, attempt, max(0, rows - dead), 0 if order is None else order.dropped)
 
     return write
 
 
 def result(task: int, attempt: int, rows: int, dropped: int = 0) -> pa.RecordBatch:
-    """One row of `RESULT_DDL`."""
+    """One row of `RESULT_DDL`; `rows` are those that are no dead letters.
+
+    They are counted apart, since a batch that runs again meets all its bad records, but no row of a task that has
+    committed it.
+    """
     figures = [pa.array([figure], pa.int64()) for figure in (attempt, rows, dropped)]
     names = ["task", "attempt", "rows", "dropped"]
     return pa.RecordBatch.from_arrays([pa.array([task], pa.int32()), *figures], names=names)

@@ -17,7 +17,10 @@ from pipelines.plan import Query
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task's staged attempt: what the driver may commit. `dropped` counts windows that records came too late for."""
+    """One task's staged attempt: what the driver may commit.
+
+    `rows` are those that are no dead letters; `dropped` counts windows that records came too late for.
+    """
 
     task: int
     attempt: int

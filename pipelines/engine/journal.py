@@ -53,7 +53,16 @@ class Journal:
         self.epoch = started[0]
         self._log = self._log.bind(epoch=self.epoch)
         reach("driver.owned")
-        return self._reader.driver_log()
+        return self._past()
+
+    def _past(self) -> DriverLog:
+        """What the log has, which must be our own start at least: to take a log for empty would be to start anew."""
+        found = self._reader.driver_log()
+        if found.epoch > self.epoch:
+            self.require_newest()
+        if found.epoch != self.epoch:
+            raise Unavailable("batches topic does not show what was written", topic=self._topic, epoch=self.epoch)
+        return found
 
     def plan(self, planned: Planned) -> None:
         """2 Plan."""

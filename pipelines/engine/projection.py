@@ -21,8 +21,9 @@ from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, resul
 from pipelines.engine.job import Job, drained
 from pipelines.engine.merge import DEAD, FAILED, key_bytes
 from pipelines.engine.records import COLUMNS, partitions
-from statestore.client import StoreClient, Writing
+from statestore.client import Writing
 from statestore.errors import InvalidConfig, InvariantBroken
+from statestore.failpoints import reach
 from statestore.staging import SCHEMA
 
 
@@ -144,31 +145,34 @@ class _Stage:
         context = TaskContext.get()
         if context is None:
             raise InvariantBroken("stage runs outside of a Spark task")
-        self._task, self._name = task, exchange.task_name(task)
-        self._attempt = context.taskAttemptId()
+        self._task, self._exchange = task, exchange
+        self._attempt, self._dead = context.taskAttemptId(), 0
         self._client = exchange.client(task)
-        self._writing = self._begin(self._client, exchange.batch)
+        self._writing = self._begin()
 
-    def _begin(self, client: StoreClient, batch: int) -> Writing | None:
+    def _begin(self) -> Writing | None:
         """The stream to write to, at the version that the task stands at; None if the batch is committed already."""
-        reading = client.read(self._name, batch)
+        reading = self._exchange.read(self._client, self._task)
         if reading.already:
             return None
         _, token = reading.states(pa.array([], pa.binary()))
         reading.close()
-        return client.write(self._name, batch=batch, attempt=self._attempt, token=token)
+        return self._exchange.write(self._client, self._task, attempt=self._attempt, token=token)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Stage rows, which must all be of one source partition."""
         if pc.any(pc.not_equal(rows.column("__partition"), self._task)).as_py():
-            raise InvariantBroken("a spark task read two source partitions", task=self._name)
+            raise InvariantBroken("a spark task read two source partitions", task=self._exchange.task_name(self._task))
         if self._writing is not None:
             self._writing.add(_staged_rows(rows))
+            self._dead += len(rows) - rows.column("__dead").null_count
 
     def close(self) -> Iterator[pa.RecordBatch]:
         """End the attempt; gives what the driver may commit."""
         if self._writing is not None:
-            yield result(self._task, self._attempt, self._writing.close())
+            rows = self._writing.close()
+            reach("worker.staged")
+            yield result(self._task, self._attempt, max(0, rows - self._dead))
         self._client.close()
 
 

@@ -269,7 +269,7 @@ class QueryDriver:
         return job
 
     def _exchange(self, query: Query, planned: Planned) -> Exchange:
-        return Exchange(query.name, planned.batch, self._servers.sockets(query.name))
+        return Exchange(query.name, self.epoch, planned.batch, self._servers.sockets(query.name))
 
     def _stage(self, query: Query, planned: Planned) -> StagedBatch:
         """3 Stage."""
@@ -345,7 +345,7 @@ class QueryDriver:
             records=staged.records,
             bad_records=staged.bad_records,
             late_records=sum(result.dropped for result in staged.results),
-            changed_keys=sum(result.rows for result in staged.results) - staged.bad_records,
+            changed_keys=sum(result.rows for result in staged.results),
             seconds=seconds,
             commit_seconds=commit_seconds,
             lag=self._lag,

@@ -166,7 +166,7 @@ def _writer(exchange: Exchange, query: Query, period: Period) -> ArrowFunction:
         wanted = _computed(query, period, batches)
         name = exchange.task_name(task)
         with exchange.client(task) as client:
-            reading = client.read(name, exchange.batch)
+            reading = exchange.read(client, task)
             if reading.already:
                 return
             _, token = reading.states(pa.array([], pa.binary()))
@@ -175,7 +175,7 @@ def _writer(exchange: Exchange, query: Query, period: Period) -> ArrowFunction:
             rows = 0
             if changes and not period.dry_run:
                 order = Order(reading.stream_time_ms, 0) if query.in_record_order else None
-                writing = client.write(name, batch=exchange.batch, attempt=attempt, token=token, order=order)
+                writing = exchange.write(client, task, attempt=attempt, token=token, order=order)
                 writing.add(pa.RecordBatch.from_pylist(changes, schema=SCHEMA))
                 rows = writing.close()
             reading.close()

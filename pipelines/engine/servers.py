@@ -88,6 +88,8 @@ class StoreServers:
         self._numbers = itertools.count()
         self._servers: list[LocalServer | RemoteServer | None] = [None] * count
         self._assigned: dict[str, _Assigned] = {}
+        # Where this driver has opened each task. A server that was given up and came back may have slept.
+        self._opened: dict[str, LocalServer | RemoteServer] = {}
         self._turn = itertools.count()
         self._lock = RLock()
         self._workers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="store-servers")
@@ -225,13 +227,17 @@ class StoreServers:
             self.ensure("a store server died")
 
     def _open_if_needed(self, assigned: _Assigned, cause: str) -> None:
-        server = self._server(assigned.spec.name)
-        figures = {task["task"]: task for task in server.client.act("figures")["tasks"]}
-        found = figures.get(assigned.spec.name, {})
-        if (found.get("state"), found.get("epoch")) == ("running", assigned.epoch):
+        name, server = assigned.spec.name, self._server(assigned.spec.name)
+        if self._opened.get(name) is server and self._is_open(assigned, server):
             return
         opened = server.client.open_task(assigned.spec, assigned.epoch)
+        self._opened[name] = server
         self.on_opened(cause, opened)
+
+    def _is_open(self, assigned: _Assigned, server: LocalServer | RemoteServer) -> bool:
+        figures = {task["task"]: task for task in server.client.act("figures")["tasks"]}
+        found = figures.get(assigned.spec.name, {})
+        return (found.get("state"), found.get("epoch")) == ("running", assigned.epoch)
 
     def _server(self, task: str) -> LocalServer | RemoteServer:
         server = self._servers[self._assigned[task].server]
@@ -248,7 +254,8 @@ class StoreServers:
         """Commit a staged attempt. A server that is gone for good raises `Unavailable`, one that was fenced `Fenced`."""
         server = self._server(task)
         try:
-            return server.client.commit(task, batch=batch, attempt=attempt, plan=plan, ends=ends)
+            epoch = self._assigned[task].epoch
+            return server.client.commit(task, epoch=epoch, batch=batch, attempt=attempt, plan=plan, ends=ends)
         except Unavailable:
             self._raise_if_fenced(server)
             raise

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore.failpoints import DRIVER_POINTS, SERVER_POINTS, arm, is_armed
+from statestore.failpoints import DRIVER_POINTS, SERVER_POINTS, WORKER_POINTS, arm, is_armed
 from tests.crash.conftest import Start
 from tests.support.feed import Feed, differences
 from tests.support.pipeline import PipelineUnderTest
@@ -50,12 +50,16 @@ def fire(pipeline: PipelineUnderTest, feed: Feed, points: Path, point: str) -> N
 
 
 @pytest.mark.timeout(900)
-def test_killed_server_at_every_step_changes_nothing(deploy: Start, feed: Feed, points: Path) -> None:
+def test_killed_server_or_worker_at_every_step_changes_nothing(deploy: Start, feed: Feed, points: Path) -> None:
     pipeline = started(deploy, feed)
-    for point in SERVER_POINTS:
+    for point in (*SERVER_POINTS, *WORKER_POINTS):
         fire(pipeline, feed, points, point)
         assert store_differences(pipeline, feed) == [], point
     assert all_differences(pipeline, feed) == []
+    # A batch of bad records alone whose tasks have committed changes nothing when it runs again, and that is no error.
+    driver, feed.bad_every = pipeline.process, 1
+    fire(pipeline, feed, points, "commit.committed")
+    assert pipeline.process is driver, pipeline.tail()
     assert pipeline.stop() == 0
     assert store_differences(pipeline, feed) == []
 

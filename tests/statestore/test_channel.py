@@ -43,7 +43,7 @@ def test_another_token_is_refused(address: str, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Unavailable, match="token is missing or wrong"):
         ping(address)
     with StoreClient(address, timeout_s=5) as client, pytest.raises(Unavailable, match="token is missing or wrong"):
-        client.read("q-0", 0)
+        client.read("q-0", epoch=0, batch=0)
 
 
 def test_a_server_of_another_authority_is_not_trusted(

@@ -33,16 +33,17 @@ def main() -> int:
         choose.shuffle(chosen)
     # Whoever ends it shall find nothing of it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    logs = arguments.report.with_suffix(".logs")
     home = Path(tempfile.mkdtemp(prefix="crash-matrix-"))
     outcomes: list[Outcome] = []
     bench = Bench(home, arguments.seed)
     try:
         deadline = time.monotonic() + arguments.minutes * 60
         for number, name in enumerate(chosen):
-            outcomes += run(bench, [name], arguments.seed + number)
+            outcomes += run(bench, [name], arguments.seed + number, logs=logs)
             report(arguments.report, arguments.seed, outcomes)
         while time.monotonic() < deadline:
-            outcomes += run(bench, [choose.choice(chosen)], choose.randrange(1 << 30))
+            outcomes += run(bench, [choose.choice(chosen)], choose.randrange(1 << 30), logs=logs)
             report(arguments.report, arguments.seed, outcomes)
     finally:
         bench.close()

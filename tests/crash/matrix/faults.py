@@ -22,6 +22,7 @@ from pipelines.metastore.embedded import want
 from pipelines.registry import RUNNING, Registry
 from statestore.errors import Unavailable
 from statestore.failpoints import arm, is_armed
+from tests.crash.matrix.attempts import Duplicates
 from tests.crash.matrix.bench import ANSWER_S, NAME, START_S, TRANSACTION_S, Bench
 
 Fault = Callable[[Bench, random.Random], None]
@@ -246,6 +247,16 @@ def retried_attempts(bench: Bench, choose: random.Random) -> None:
         for worker in bench.workers()[:-1]:
             worker.kill()
         time.sleep(choose.uniform(0.1, 0.6))
+
+
+@fault
+def duplicated_attempts(bench: Bench, choose: random.Random) -> None:
+    """Workers die behind a complete attempt, so Spark stages it again; then others stage what must never count."""
+    for _ in range(3):
+        arm(bench.points, "worker.staged")
+        bench.await_("a worker dies behind its attempt", lambda: not is_armed(bench.points, "worker.staged"))
+    duplicates = Duplicates(bench, choose)
+    bench.await_("attempts are staged that nobody asked for", lambda: duplicates.stage() >= 20)
 
 
 @fault

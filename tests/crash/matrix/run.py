@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -28,14 +29,22 @@ class Outcome:
     problems: tuple[str, ...]
 
 
-def run(bench: Bench, names: Iterable[str], seed: int) -> list[Outcome]:
-    """One outcome a fault, in order."""
+def run(bench: Bench, names: Iterable[str], seed: int, *, logs: Path | None = None) -> list[Outcome]:
+    """One outcome a fault, in order. Of a fault with problems the logs are kept in `logs`, under its name."""
     choose = random.Random(seed)
-    return [_one(bench, name, choose) for name in names]
+    outcomes = []
+    for name in names:
+        outcomes.append(_one(bench, name, choose))
+        if logs is not None and outcomes[-1].problems:
+            shutil.copytree(bench.settings.home / "logs", logs / name, dirs_exist_ok=True)
+    return outcomes
 
 
 def _one(bench: Bench, name: str, choose: random.Random) -> Outcome:
     bench.load.resume()
+    # Whatever starts or recovers is no part of the fault's figures.
+    before = bench.mark()
+    bench.await_("every query is at work", lambda: bench.progressed(before))
     # The moment within a batch is a part of what is tried.
     time.sleep(choose.uniform(1.0, 2.5))
     print(f"{name}", flush=True)

@@ -1,0 +1,156 @@
+"""The client answers wrongly when a broker was away: what it says without an error is not always what a broker said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+
+from statestore.config import KafkaConfig
+from statestore.errors import Unavailable
+from statestore.kafka import Admin, GroupOffsets, OffsetsGone, Reader, TransactionalProducer
+
+
+class Once:
+    """The client, but the first answer of one method goes through `change`."""
+
+    def __init__(self, client: Any, method: str, change: Any) -> None:
+        self._client, self._method, self._change = client, method, change
+        self.changed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        return self._changed if name == self._method else found
+
+    def _changed(self, *arguments: Any, **options: Any) -> Any:
+        answer = getattr(self._client, self._method)(*arguments, **options)
+        self.changed += 1
+        return self._change(answer) if self.changed == 1 else answer
+
+
+class NoOffset:
+    """A result as the client gives it when its time is over: no error, and no offset."""
+
+    offset = ck.OFFSET_INVALID
+
+    def result(self) -> NoOffset:
+        return self
+
+
+@pytest.fixture
+def config(kafka: str) -> KafkaConfig:
+    return KafkaConfig(kafka, request_timeout_s=20)
+
+
+@pytest.fixture
+def topic(config: KafkaConfig, unique: str) -> str:
+    """Ten records, each of a transaction of its own."""
+    Admin(config).create(unique, partitions=1, settings={})
+    producer = TransactionalProducer(config, unique)
+    producer.init()
+    for number in range(10):
+        producer.begin()
+        producer.produce(unique, key=b"k", value=b"%d" % number, partition=0)
+        producer.flush()
+        producer.commit()
+    producer.close()
+    return unique
+
+
+def values(reader: Reader, topic: str, start: int = 0) -> list[bytes | None]:
+    return [record.value for chunk in reader.read(topic, 0, start=start) for record in chunk]
+
+
+def test_an_end_that_no_broker_said_does_not_empty_the_log(config: KafkaConfig, topic: str) -> None:
+    reader = Reader(config)
+    lying = Once(reader._admin, "list_offsets", lambda futures: dict.fromkeys(futures, NoOffset()))
+    reader._admin = lying  # type: ignore[assignment]
+    assert values(reader, topic) == [b"%d" % number for number in range(10)]
+    assert lying.changed > 1
+
+
+def test_a_log_that_ends_too_early_is_not_read_as_if_it_were_whole(config: KafkaConfig, topic: str) -> None:
+    reader = Reader(config)
+    _, end = reader.begin_and_end(topic, 0)
+    assert [] != list(reader.read(topic, 0, start=0, end=end))
+    with pytest.raises(Unavailable, match="log ends too early"):
+        list(reader.read(topic, 0, start=0, end=end + 1))
+
+
+def test_an_offset_that_no_broker_says_is_an_error_in_the_end(config: KafkaConfig, topic: str) -> None:
+    reader = Reader(KafkaConfig(config.bootstrap_servers, request_timeout_s=0.2))
+    real = reader._admin
+
+    class Never:
+        def list_offsets(self, wanted: Any, **_: object) -> Any:
+            return dict.fromkeys(wanted, NoOffset())
+
+        def list_topics(self, timeout: float) -> Any:
+            return real.list_topics(timeout=timeout)
+
+    reader._admin = Never()  # type: ignore[assignment]
+    with pytest.raises(Unavailable, match="no broker has said the offset"):
+        reader.begin_and_end(topic, 0)
+
+
+def test_a_reader_whose_place_the_client_gave_up_reads_on(
+    config: KafkaConfig, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = ck.Consumer, []
+
+    class LosesItsPlace:
+        """An event instead of the third record, as after an outage; whatever was fetched is gone."""
+
+        def __init__(self, settings: Any) -> None:
+            self._consumer = make(settings)
+            made.append(self)
+            self.assigned: list[int] = []
+
+        def assign(self, where: list[ck.TopicPartition]) -> None:
+            self.assigned.append(where[0].offset)
+            self._consumer.assign(where)
+
+        def consume(self, count: int, timeout: float) -> list[Any]:
+            messages = self._consumer.consume(1, timeout=timeout)
+            if len(self.assigned) == 1 and messages and messages[0].value() == b"2":
+                return [Event()]
+            return messages
+
+        def close(self) -> None:
+            self._consumer.close()
+
+    class Event:
+        def error(self) -> ck.KafkaError:
+            return ck.KafkaError(ck.KafkaError._AUTO_OFFSET_RESET)
+
+        def offset(self) -> int:
+            return ck.OFFSET_INVALID
+
+    monkeypatch.setattr(ck, "Consumer", LosesItsPlace)
+    reader = Reader(config)
+    assert values(reader, topic) == [b"%d" % number for number in range(10)]
+    assert len(made[0].assigned) == 2
+    # Where they really are gone it is told.
+    Admin(config).trim(topic, 0, before=8)
+    with pytest.raises(OffsetsGone, match="records are gone"):
+        values(reader, topic)
+
+
+def test_an_offset_with_an_error_is_not_taken_for_none(
+    config: KafkaConfig, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = GroupOffsets(config, topic)
+    group.commit([ck.TopicPartition(topic, 0, 7)])
+    make, made = ck.Consumer, []
+
+    class WithError:
+        offset, error = ck.OFFSET_INVALID, ck.KafkaError(ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def consumer(settings: Any) -> Any:
+        made.append(Once(make(settings), "committed", lambda _: [WithError()]))
+        return made[-1]
+
+    monkeypatch.setattr(ck, "Consumer", consumer)
+    assert group.committed([(topic, 0)]) == {(topic, 0): (7, "")}
+    assert made[0].changed == 2

@@ -1,0 +1,87 @@
+"""A server that outlives drivers serves the newest one alone, whatever an older one still asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from statestore.client import StoreClient
+from statestore.config import RocksConfig, ServerConfig
+from statestore.errors import Fenced, Unavailable
+from statestore.server import StoreServer
+from statestore.staging import EMIT_NOTHING, SCHEMA
+from tests.support.task import TaskWorld, keys_of
+
+KEY = keys_of(0, 1, 1)[0]
+
+
+@pytest.fixture
+def world(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
+    world = TaskWorld(kafka, unique, tmp_path / "state", None)
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def client(world: TaskWorld, tmp_path: Path) -> Iterator[StoreClient]:
+    """Of a server that no driver has started."""
+    address = tmp_path / "s.sock"
+    config = ServerConfig("s", str(address), world.kafka, RocksConfig(), states=tmp_path / "states")
+    server = StoreServer(config)
+    with StoreClient(address, timeout_s=30) as client:
+        yield client
+    server.close_tasks()
+    server.shutdown()
+
+
+def rows(value: bytes) -> pa.RecordBatch:
+    columns = [[KEY], [bytes(8) + value], [0], [EMIT_NOTHING], [None], [None]]
+    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+def stage(client: StoreClient, epoch: int, value: bytes) -> None:
+    """Attempt 1 of batch 0, complete."""
+    reading = client.read("q-0", epoch=epoch, batch=0)
+    _, token = reading.states(pa.array([KEY]))
+    reading.close()
+    writing = client.write("q-0", epoch=epoch, batch=0, attempt=1, token=token)
+    writing.add(rows(value))
+    assert writing.close() == 1
+
+
+def commit(client: StoreClient, epoch: int) -> bool:
+    return client.commit("q-0", epoch=epoch, batch=0, attempt=1, plan="p", ends={})["committed_now"]
+
+
+def stored(client: StoreClient, epoch: int) -> bytes | None:
+    states, _ = client.read("q-0", epoch=epoch, batch=1).states(pa.array([KEY]))
+    return states[0].as_py()
+
+
+def test_an_older_driver_cannot_commit_an_attempt_of_the_newer(world: TaskWorld, client: StoreClient) -> None:
+    older = world.start_driver()
+    client.open_task(world.spec, older)
+    stage(client, older, b"older")
+    newer = world.start_driver()
+    client.open_task(world.spec, newer)
+    # Of the same number as the older one's, since every driver counts its attempts from 0.
+    stage(client, newer, b"newer")
+    for request in (
+        lambda: commit(client, older),
+        lambda: stage(client, older, b"older"),
+        lambda: client.open_task(world.spec, older),
+    ):
+        with pytest.raises(Fenced, match="a newer driver has opened the task"):
+            request()
+    assert commit(client, newer) is True
+    assert stored(client, newer) == bytes(8) + b"newer"
+
+
+def test_a_task_waits_for_the_driver_that_opens_it(world: TaskWorld, client: StoreClient) -> None:
+    older = world.start_driver()
+    client.open_task(world.spec, older)
+    with pytest.raises(Unavailable, match="still an older driver's"):
+        stage(client, older + 1, b"newer")

@@ -1,0 +1,55 @@
+"""What fails within a task in a way that nobody has thought of must not leave a store that says it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore.errors import Unavailable
+from statestore.task import TaskState
+from tests.support.task import TaskWorld, commit_batch, keys_of
+
+ONE, TWO = keys_of(0, 1, 2)
+
+
+@pytest.fixture
+def world(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
+    world = TaskWorld(kafka, unique, tmp_path / "state", None)
+    world.open()
+    world.commit({ONE: b"1"})
+    yield world
+    world.close()
+
+
+def memory_is_short(*_: Any, **__: Any) -> None:
+    raise MemoryError
+
+
+def test_a_batch_that_could_not_be_applied_is_found_again(world: TaskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = world.running
+    with monkeypatch.context() as patch:
+        patch.setattr(task.store, "commit", memory_is_short)
+        with pytest.raises(MemoryError):
+            world.commit({TWO: b"2"})
+    assert task.state is TaskState.BROKEN
+    with pytest.raises(Unavailable, match="task is not running"):
+        world.entries()
+    task.open()
+    assert world.entries() == {ONE: b"1", TWO: b"2"}
+
+
+def test_half_of_an_attempt_is_not_committed_as_another(world: TaskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = world.running
+    whole = task.begin_stage(batch=1, attempt=1, token=task.token)
+    task.close_stage(whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(task.store, "put_columns", memory_is_short)
+        with pytest.raises(MemoryError):
+            task.close_stage(task.begin_stage(batch=1, attempt=2, token=task.token))
+    with pytest.raises(Unavailable, match="attempt is not staged"):
+        task.commit(batch=1, attempt=1, plan="p")
+    commit_batch(task, 1, {TWO: b"2"}, plan="p", ends={})
+    assert world.entries() == {ONE: b"1", TWO: b"2"}
