@@ -523,8 +523,7 @@ class Reader:
             elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
                 return taken, _Ended.ASTRAY
             elif error.code() in _DEFINITE or error.fatal():
-                told = {"topic": where.topic, "partition": where.partition}
-                raise _unavailable("read", error.str(), self._config, **told)
+                raise _unavailable("read", error.str(), self._config, topic=where.topic, partition=where.partition)
             # Anything else, a broken connection above all, may pass: the deadline bounds it.
         return taken, ended_by
 
@@ -532,8 +531,13 @@ class Reader:
         """Read on from there. The client gives its place up too when a broker comes back; only the log can tell."""
         first, _ = self.begin_and_end(where.topic, where.partition)
         if where.offset < first:
-            gone = {"topic": where.topic, "partition": where.partition, "wanted": where.offset, "first": first}
-            raise OffsetsGone("records are gone from the log", **gone)
+            raise OffsetsGone(
+                "records are gone from the log",
+                topic=where.topic,
+                partition=where.partition,
+                wanted=where.offset,
+                first=first,
+            )
         consumer.assign([where])
 
 
