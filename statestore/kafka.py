@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from operator import methodcaller
 from typing import Any, NamedTuple, TypeVar
 
 import confluent_kafka as ck
@@ -387,6 +388,9 @@ def _raising(raised: ck.KafkaException) -> Callable[[float], object]:
     return call
 
 
+_ERROR = methodcaller("error")
+
+
 class _Ended(Enum):
     """Why no more records of a chunk count: the end that was asked for, or the client has lost its place."""
 
@@ -507,7 +511,7 @@ class Reader:
     ) -> tuple[list[ck.Message], _Ended | None]:
         """The records among messages up to `stop`, and what ended them before the messages did."""
         # An error is true, whatever it says; comparing one with None would raise.
-        if messages and not any(map(ck.Message.error, messages)) and messages[-1].offset() < stop:  # type: ignore[operator]
+        if messages and not any(map(_ERROR, messages)) and messages[-1].offset() < stop:  # type: ignore[operator]
             return messages, None
         taken: list[ck.Message] = []
         ended_by = None
