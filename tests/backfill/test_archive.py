@@ -24,7 +24,7 @@ from ops.dagster.resetting import reset_pipeline
 from ops.environment import driver_environment
 from pipelines.archive import archive_topic, open_archive
 from pipelines.metastore.embedded import want
-from pipelines.registry import STOPPED
+from pipelines.registry import RUNNING, STOPPED
 from pipelines.settings import Settings
 from statestore.errors import Unrecoverable
 from statestore.failpoints import arm, is_armed
@@ -190,6 +190,8 @@ def test_a_pipeline_begins_with_history_and_can_begin_again(
             (told,) = done.output_for_node("reset")
             assert deleted == told["keys_deleted"]
     assert {} == shown(kafka, name, "daily")
+    # What is to be stopped would stop by itself.
+    want(name, RUNNING, settings, pipeline.registry)
     pipeline.start()
     # The batches before the reset have ended where the topic ends as well.
     pipeline.await_("the rest is processed", lambda: newest_batch("daily") > told["as_batch"] and caught_up())
