@@ -29,7 +29,7 @@ from pipelines.settings import Settings
 from statestore.errors import Unrecoverable
 from statestore.failpoints import arm, is_armed
 from statestore.kafka import Admin, Reader
-from tests.backfill.visits import DAY_MS, FIRST_MS, SQL, Cell, Visits, shown, stored
+from tests.backfill.visits import DAY_MS, FIRST_MS, SQL, Cell, Visits, await_shown, stored
 from tests.support.feed import create_topic
 from tests.support.pipeline import PipelineUnderTest
 
@@ -189,7 +189,7 @@ def test_a_pipeline_begins_with_history_and_can_begin_again(
             done = reset_pipeline.execute_in_process(run_config=run_config, instance=instance)
             (told,) = done.output_for_node("reset")
             assert deleted == told["keys_deleted"]
-    assert {} == shown(kafka, name, "daily")
+    await_shown(kafka, name, "daily", {})
     # What is to be stopped would stop by itself.
     want(name, RUNNING, settings, pipeline.registry)
     pipeline.start()
@@ -199,5 +199,5 @@ def test_a_pipeline_begins_with_history_and_can_begin_again(
     # The store is what the records from there on make, whatever their days are, and so are the results.
     again = counted(settings, visits.topic, told["offsets"])
     assert again == stored(pipeline, "daily")
-    assert {cell: value for cell, value in again.items() if value[0] > 1} == shown(kafka, name, "daily")
+    await_shown(kafka, name, "daily", {cell: value for cell, value in again.items() if value[0] > 1})
     assert 0 == pipeline.stop()
