@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -103,3 +104,10 @@ def shown(bootstrap: str, pipeline: str, table: str) -> dict[Any, tuple[int, ...
         else:
             found[key] = tuple(json.loads(value).values())
     return found
+
+
+def await_shown(bootstrap: str, pipeline: str, table: str, expected: dict[Any, tuple[int, ...]]) -> None:
+    """Wait until the results are these: the broker ends a transaction after it has answered the commit."""
+    deadline = time.monotonic() + 60
+    while (found := shown(bootstrap, pipeline, table)) != expected:
+        assert time.monotonic() < deadline, f"{found} instead of {expected}"
