@@ -7,10 +7,10 @@ from dataclasses import replace
 from pipelines.plan import Aggregate, GroupKey
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import Expressions, RowExpressions
-from pipelines.sql.functions import AGGREGATES, UNDOABLE, Value
+from pipelines.sql.functions import AGGREGATES, ORDERED_CALLS, UNDOABLE, Value
 from pipelines.sql.names import WINDOW_BOUNDS, quote
 from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
-from pipelines.sql.ordered import ORDERED_CALLS, plan_ordered
+from pipelines.sql.ordered import plan_ordered
 from pipelines.sql.printer import print_tree
 from pipelines.sql.tree import Item, Select
 from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal, parse_type

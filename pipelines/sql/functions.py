@@ -26,12 +26,8 @@ from pipelines.sql.types import (
     decimal,
 )
 
-AGGREGATES = (
-    "COUNT",
-    "SUM",
-    "MIN",
-    "MAX",
-    "AVG",
+# Aggregates that see their rows one after the other: they need the records' order or more than one value of state.
+ORDERED_CALLS = (
     "COLLECT_LIST",
     "COLLECT_SET",
     "COUNT_DISTINCT",
@@ -43,6 +39,7 @@ AGGREGATES = (
     "TOPK",
     "TOPKDISTINCT",
 )
+AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG", *ORDERED_CALLS)
 # Those that can take a value back, as the aggregation of a table needs it.
 UNDOABLE = ("AVG", "COLLECT_LIST", "COUNT", "HISTOGRAM", "STDDEV_SAMP", "STDDEV_SAMPLE", "SUM")
 AGGREGATES_NOT_YET = frozenset(["ATTR", "COLLECT_MAP", "CORRELATION", "SUM_LIST"])

@@ -24,12 +24,16 @@ def _sets(function: str) -> Callable[[Call], Value]:
     return build
 
 
-def _array_concat(call: Call) -> Value:
-    """A missing array counts as an empty one, unless both are."""
-    type_ = common_type((call.want(0, "array"), call.want(1, "array")), call.name)
-    left, right = (value.cast(type_) for value in call.arguments)
-    both = f"concat(coalesce({left}, array()), coalesce({right}, array()))"
-    return call.result(f"CASE WHEN {left} IS NOT NULL OR {right} IS NOT NULL THEN {both} END", type_)
+def _together(kind: str, function: str, nothing: str) -> Callable[[Call], Value]:
+    """Two collections of one type as one. A missing one counts as empty, unless both are."""
+
+    def build(call: Call) -> Value:
+        type_ = common_type((call.want(0, kind), call.want(1, kind)), call.name)
+        left, right = (value.cast(type_) for value in call.arguments)
+        both = f"{function}(coalesce({left}, {nothing}), coalesce({right}, {nothing}))"
+        return call.result(f"CASE WHEN {left} IS NOT NULL OR {right} IS NOT NULL THEN {both} END", type_)
+
+    return build
 
 
 def _contains(call: Call) -> Value:
@@ -92,14 +96,6 @@ def _map_part(function: str, index: int) -> Callable[[Call], Value]:
     return build
 
 
-def _map_union(call: Call) -> Value:
-    """Where both have a key, the second's value counts."""
-    type_ = common_type((call.want(0, "map"), call.want(1, "map")), call.name)
-    left, right = (value.cast(type_) for value in call.arguments)
-    both = f"map_concat(coalesce({left}, map()), coalesce({right}, map()))"
-    return call.result(f"CASE WHEN {left} IS NOT NULL OR {right} IS NOT NULL THEN {both} END", type_)
-
-
 def _entries(call: Call) -> Value:
     map_, ordered = call.want(0, "map"), call.want(1, "boolean").text
     key, value = map_.type.inner
@@ -116,7 +112,7 @@ def _length(call: Call) -> Value:
 
 
 COLLECTIONS: dict[str, Scalar] = {
-    "ARRAY_CONCAT": Scalar(2, 2, _array_concat),
+    "ARRAY_CONCAT": Scalar(2, 2, _together("array", "concat", "array()")),
     "ARRAY_CONTAINS": Scalar(2, 2, _contains),
     "ARRAY_DISTINCT": shaped("array_distinct({0})", None, "array"),
     "ARRAY_EXCEPT": Scalar(2, 2, _sets("array_except")),
@@ -131,7 +127,8 @@ COLLECTIONS: dict[str, Scalar] = {
     "AS_MAP": Scalar(2, 2, _as_map),
     "ENTRIES": Scalar(2, 2, _entries),
     "MAP_KEYS": Scalar(1, 1, _map_part("map_keys", 0)),
-    "MAP_UNION": Scalar(2, 2, _map_union),
+    # Where both have a key, the second's value counts.
+    "MAP_UNION": Scalar(2, 2, _together("map", "map_concat", "map()")),
     "MAP_VALUES": Scalar(1, 1, _map_part("map_values", 1)),
     "SLICE": Scalar(3, 3, _slice),
 }

@@ -14,20 +14,6 @@ from pipelines.sql.functions import Value
 from pipelines.sql.nodes import Call, Node, Number, Truth, unwrapped
 from pipelines.sql.types import BIGINT, DOUBLE, NULL, STRING, SqlType, array_of, map_of
 
-ORDERED_CALLS = frozenset(
-    [
-        "COLLECT_LIST",
-        "COLLECT_SET",
-        "COUNT_DISTINCT",
-        "EARLIEST_BY_OFFSET",
-        "HISTOGRAM",
-        "LATEST_BY_OFFSET",
-        "STDDEV_SAMP",
-        "STDDEV_SAMPLE",
-        "TOPK",
-        "TOPKDISTINCT",
-    ]
-)
 _BY_OFFSET = {"LATEST_BY_OFFSET": (LATEST, "latest_n"), "EARLIEST_BY_OFFSET": (EARLIEST, "earliest_n")}
 
 
