@@ -63,16 +63,21 @@ def test_a_driver_is_scraped_as_long_as_it_is_to_run(
     feed.send(2_000)
     pipeline.start()
     pipeline.await_("input processed", pipeline.caught_up(feed.sent))
-    expected = {"0": 0.0, "1": 0.0, "2": 0.0, "3": 0.0}
-    pipeline.await_(
-        "figures gathered after the batch",
-        lambda: (
-            {k[0]: v for k, v in scrape(pipeline).get("rollforward_source_lag_records", {}).items()} == expected
-            and len(scrape(pipeline).get("rollforward_store_keys", {})) == 2
-            and scrape(pipeline)["rollforward_driver_state"][("running",)] == 1
-        ),
-    )
-    found = scrape(pipeline)
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+
+    def gathered() -> bool:
+        """A look of the driver's behind the batch, at which both servers have answered in time."""
+        found.clear()
+        found.update(scrape(pipeline))
+        lags = {partition: lag for (partition, *_), lag in found.get("rollforward_source_lag_records", {}).items()}
+        return (
+            lags == {"0": 0.0, "1": 0.0, "2": 0.0, "3": 0.0}
+            and {1.0} == set(found.get("rollforward_store_server_up", {}).values())
+            and len(found.get("rollforward_store_keys", {})) == 2
+            and found["rollforward_driver_state"][("running",)] == 1
+        )
+
+    pipeline.await_("figures gathered after the batch", gathered)
     missing = {m.name for m in METRICS} - {name.removesuffix("_bucket") for name in found}
     # No snapshot was due, and a recovery of nothing reports no progress.
     assert {name for name in missing if "snapshot" not in name} <= {RECOVERY_DONE.name}
@@ -88,9 +93,7 @@ def test_a_driver_is_scraped_as_long_as_it_is_to_run(
     }.items():
         assert {(query,): counted} == found[name], name
     assert 2_000 == found["rollforward_records_total"][(query,)]
-    assert (
-        {1.0} == set(found["rollforward_store_server_up"].values()) == set(found["rollforward_task_running"].values())
-    )
+    assert {1.0} == set(found["rollforward_task_running"].values())
     assert 2 == sum(found["rollforward_recoveries_total"].values())
     assert found["rollforward_state_disk_free_bytes"][()] > 0 and found["rollforward_driver_memory_bytes"][()] > 1e8
 
