@@ -37,8 +37,9 @@ groups:
   - name: test
     rules:
       - alert: RollforwardCommitStalled
-        expr: rollforward_waiting_records > 100 for: 1s annotations: {summary: "{{ $labels.pipeline }} is stalled",
-        runbook_url: docs/runbooks/RollforwardCommitStalled.md}
+        expr: rollforward_waiting_records > 100
+        for: 1s
+        annotations: {summary: "{{ $labels.pipeline }} is stalled", runbook_url: docs/runbooks/RollforwardCommitStalled.md}
 """
 
 
