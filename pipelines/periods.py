@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pipelines.engine.merge import WINDOW_BOUNDS
 from pipelines.plan import GroupKey, Query
+from pipelines.sql.names import WINDOW_BOUNDS
 from statestore.errors import InvalidInput
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

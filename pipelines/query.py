@@ -20,12 +20,13 @@ import pyarrow.compute as pc
 from pipelines import kafka_format
 from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.engine.decode import arrow_type
-from pipelines.engine.merge import WINDOW_BOUNDS, state_parts
+from pipelines.engine.merge import state_parts
 from pipelines.engine.statecodec import StateCodec
 from pipelines.engine.values import key_reader
 from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, Column, GroupKey, Query, Source
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
+from pipelines.sql.names import WINDOW_BOUNDS
 from statestore.batches import BatchesLog
 from statestore.channel import may_listen
 from statestore.client import StoreClient

@@ -19,12 +19,12 @@ from itertools import islice, product
 from typing import Any, Protocol
 
 from pipelines.console.values import Plain, literal
-from pipelines.engine.merge import WINDOW_BOUNDS
 from pipelines.plan import Column as PlanColumn
 from pipelines.plan import GroupKey, Query
 from pipelines.query import Row, column_of, encode_key
 from pipelines.sql.catalogue import Relation
 from pipelines.sql.error import Refusal, nearest
+from pipelines.sql.names import WINDOW_BOUNDS
 from pipelines.sql.nodes import Between, Binary, Column, Connective, In, IsNull, Node, unwrapped
 from pipelines.sql.tree import AllColumns, Item, Select
 from statestore.store import Isolation

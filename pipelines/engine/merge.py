@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pipelines.engine.decode import NULL_VALUE
 from pipelines.engine.encode import key_fields_bytes, value_bytes
 from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, GroupKey, Query
+from pipelines.sql.names import WINDOW_BOUNDS
 from pipelines.sql.types import parse_type
 from statestore.errors import InvalidConfig
 
@@ -36,7 +37,6 @@ class Part:
 
 
 PARTIAL, STORED, MERGED = "__p_", "__s_", "__m_"
-WINDOW_BOUNDS = ("WINDOWSTART", "WINDOWEND")
 _HEAD = ("__key", "__dead", "__token", "__old_time")
 # What rows in record order carry besides: whether the row's state is kept, and the task's stream time and late records.
 LAST, STREAM_TIME, DROPPED = "__last", "__stream_time", "__dropped"

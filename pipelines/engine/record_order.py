@@ -24,11 +24,12 @@ import pyarrow.compute as pc
 from pipelines.engine.changes import HALF, UNDONE, Changes
 from pipelines.engine.decode import arrow_type
 from pipelines.engine.lists import lists
-from pipelines.engine.merge import MERGED, ROW, ROW_STATE, STORED, WINDOW_BOUNDS, Part, state_parts
+from pipelines.engine.merge import MERGED, ROW, ROW_STATE, STORED, Part, state_parts
 from pipelines.engine.runs import Bools, Runs, by_offset, running, squares
 from pipelines.engine.statecodec import StateCodec
 from pipelines.engine.windowing import assign, store_keys, window_ends
 from pipelines.plan import EVERY_RECORD, LATEST, LISTS, Aggregate, Query
+from pipelines.sql.names import WINDOW_BOUNDS
 from pipelines.sql.types import parse_type
 
 NO_TIME = -1

@@ -50,6 +50,7 @@ class DriverMetrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._metrics = {metric.name: _made(metric, self.registry) for metric in METRICS}
+        self._told: dict[Metric, set[tuple[str, ...]]] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._gather_often, daemon=True, name="metrics")
         self._endpoint = Endpoint(name, settings, self.registry) if settings.metrics else None
@@ -133,18 +134,16 @@ class DriverMetrics:
 
     def _servers_and_tasks(self) -> None:
         seen = self._servers.observe()
-        self._restart(names.SERVER_UP, names.RECOVERY_DONE, names.TASK_RUNNING)
-        for server in seen:
-            self._set(names.SERVER_UP, float(server.answers), str(server.number))
-            for figures in server.tasks:
-                self._task(figures)
-            for task, share in server.restored.items():
-                self._set(names.RECOVERY_DONE, share, task.rpartition("-")[0], task)
+        tasks = [task for server in seen for task in server.tasks]
+        restored = {_of_task(name): share for server in seen for name, share in server.restored.items()}
+        self._replace(names.SERVER_UP, {(str(server.number),): float(server.answers) for server in seen})
+        self._replace(names.TASK_RUNNING, {_of_task(t["task"]): float(t["state"] == "running") for t in tasks})
+        self._replace(names.RECOVERY_DONE, restored)
+        for task in tasks:
+            self._task(task)
 
     def _task(self, task: dict[str, Any]) -> None:
-        name = str(task["task"])
-        labels = (name.rpartition("-")[0], name)
-        self._set(names.TASK_RUNNING, float(task["state"] == "running"), *labels)
+        labels = _of_task(task["task"])
         self._set(names.TASK_BATCH, task["batch"], *labels)
         snapshot = task.get("snapshot") or {}
         fields = {
@@ -164,10 +163,13 @@ class DriverMetrics:
     def _set(self, metric: Metric, value: float, *labels: str) -> None:
         self._gauge(metric, *labels).set(value)
 
-    def _restart(self, *metrics: Metric) -> None:
-        """Forget what these said of servers and tasks that may be gone."""
-        for metric in metrics:
-            self._metrics[metric.name].clear()
+    def _replace(self, metric: Metric, values: dict[tuple[str, ...], float]) -> None:
+        """All that it says of servers or tasks, at no moment less: those that are gone are forgotten last."""
+        for labels, value in values.items():
+            self._set(metric, value, *labels)
+        for labels in self._told.get(metric, set()) - values.keys():
+            self._metrics[metric.name].remove(self._name, *labels)
+        self._told[metric] = set(values)
 
     def _gauge(self, metric: Metric, *labels: str) -> Gauge:
         found: Gauge = self._metrics[metric.name].labels(self._name, *labels)
@@ -191,6 +193,11 @@ def _made(metric: Metric, registry: CollectorRegistry) -> Any:
             return Counter(metric.name, metric.text, labels, registry=registry)
         case "histogram":
             return Histogram(metric.name, metric.text, labels, buckets=metric.buckets, registry=registry)
+
+
+def _of_task(name: str) -> tuple[str, ...]:
+    """The labels of a task: its query and its name."""
+    return name.rpartition("-")[0], name
 
 
 def _memory() -> int:

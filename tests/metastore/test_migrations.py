@@ -11,12 +11,13 @@ from sqlalchemy import Connection, create_engine, inspect, text
 
 import ops.alerts.incidents
 import pipelines.metastore.tables
+import pipelines.recomputes
 import pipelines.registry
 from pipelines.database import Base, open_database
 from pipelines.migrations.upgrade import upgrade
 from statestore.errors import FormatUnsupported
 
-assert ops.alerts.incidents and pipelines.metastore.tables and pipelines.registry
+assert ops.alerts.incidents and pipelines.metastore.tables and pipelines.recomputes and pipelines.registry
 
 
 def test_the_migrations_make_the_tables_that_the_program_uses(url: str) -> None:
@@ -28,9 +29,18 @@ def test_tables_from_before_there_were_migrations_are_brought_up(url: str) -> No
     engine = open_database(url)
     with engine.begin() as connection:
         # What the first form made: the same tables of observations, and no version.
-        for table in ("alembic_version", "definitions", "commands", "set_aside", "log_position", "incidents"):
+        for table in (
+            "alembic_version",
+            "definitions",
+            "commands",
+            "set_aside",
+            "log_position",
+            "incidents",
+            "recomputes",
+        ):
             connection.execute(text(f"DROP TABLE {table}"))
         connection.execute(text("ALTER TABLE drivers DROP COLUMN metrics_port"))
+        connection.execute(text("ALTER TABLE drivers DROP COLUMN spark_url"))
         connection.execute(text("ALTER TABLE batches DROP COLUMN late_records"))
         connection.execute(text("CREATE TABLE pipelines (name VARCHAR(100) PRIMARY KEY)"))
         connection.execute(
