@@ -444,6 +444,8 @@ class Reader:
         self, topic: str, partition: int, start: int, end: int | None, isolation: str, most: int
     ) -> Iterator[list[ck.Message]]:
         """At most so many at a time, none of them an event or at the end or after it."""
+        if end is not None and start >= end:
+            return
         first, last = self.begin_and_end(topic, partition)
         if end is not None and last < end:
             # To read what there is would pass for all of it.
