@@ -10,10 +10,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -30,6 +29,7 @@ from ops.environment import settings_now
 from pipelines.metrics.endpoint import Endpoint, targets_folder
 from pipelines.registry import RUNNING
 from tests.ops.dagster_world import World
+from tests.support.waiting import await_
 
 TOKEN = "a-token-for-tests-only"
 RULES = """
@@ -41,15 +41,6 @@ groups:
         for: 1s
         annotations: {summary: "{{ $labels.pipeline }} is stalled", runbook_url: docs/runbooks/RollforwardCommitStalled.md}
 """
-
-
-def await_(what: str, found: Callable[[], Any], timeout_s: float = 40) -> Any:
-    """The first true answer."""
-    deadline = time.monotonic() + timeout_s
-    while not (answer := found()):
-        assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s} s"
-        time.sleep(0.1)
-    return answer
 
 
 @pytest.fixture

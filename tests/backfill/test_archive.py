@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -32,6 +31,7 @@ from statestore.kafka import Admin, Reader
 from tests.backfill.visits import DAY_MS, FIRST_MS, SQL, Cell, Visits, await_shown, stored
 from tests.support.feed import create_topic
 from tests.support.pipeline import PipelineUnderTest
+from tests.support.waiting import await_
 
 
 @pytest.fixture
@@ -94,10 +94,7 @@ def counted(settings: Settings, topic: str, begins: dict[str, int]) -> dict[Cell
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for what a driver of the command line does."""
-    deadline = time.monotonic() + 400
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    await_("what the driver does", condition, 400)
 
 
 def test_every_record_is_archived_once_whatever_kills_the_archiver(

@@ -10,8 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -25,6 +24,7 @@ from tests.support.certificates import secrets
 from tests.support.feed import SQL, Feed
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.stores import all_differences
+from tests.support.waiting import await_
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -57,13 +57,6 @@ class Processes:
                 if member.is_running():
                     member.kill()
             process.wait(10)
-
-
-def await_(what: str, condition: Callable[[], bool], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s} s"
-        time.sleep(0.1)
 
 
 def listens(port: int) -> bool:

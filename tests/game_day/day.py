@@ -23,7 +23,8 @@ from pipelines.settings import Settings
 from tests.game_day.faults import FAULTS, Fault
 from tests.support.feed import Feed, create_topic
 from tests.support.stores import all_differences
-from tests.support.watched import Watched, await_
+from tests.support.waiting import await_
+from tests.support.watched import Watched
 
 RECORDS_PER_S = 200
 SETTLE_S = 5.0

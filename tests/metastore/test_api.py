@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import requests
 from ops.environment import driver_environment
 from pipelines.settings import Settings
 from tests.metastore.conftest import Open, script
+from tests.support.waiting import await_
 
 TOKEN = "a-token-for-tests-only"
 
@@ -45,10 +45,7 @@ class Server:
         return self.http.post(self.url + "/statements", json=body, headers=headers, timeout=60)
 
     def await_ready(self) -> None:
-        deadline = time.monotonic() + 60
-        while self.get("/ready").status_code != 200:
-            assert time.monotonic() < deadline, self.get("/ready").text
-            time.sleep(0.05)
+        await_("the server is ready", lambda: self.get("/ready").status_code == 200)
 
 
 @pytest.fixture
@@ -139,10 +136,12 @@ def test_two_servers_agree_and_one_of_two_conflicting_statements_is_refused(
     for thread in threads:
         thread.join()
     assert [200, 400] == sorted(answer.status_code for answer in answers), [answer.text for answer in answers]
-    deadline = time.monotonic() + 30
-    while (told := [server.get("/pipelines").json() for server in servers])[0] != told[1] or not told[0]:
-        assert time.monotonic() < deadline, told
-        time.sleep(0.05)
+
+    def agree() -> bool:
+        first, second = (server.get("/pipelines").json() for server in servers)
+        return first == second != []
+
+    await_("both servers tell the same", agree)
 
 
 def test_a_degraded_server_lives_reads_and_refuses(serve: Callable[..., Server], opened: Open, unique: str) -> None:
@@ -151,11 +150,12 @@ def test_a_degraded_server_lives_reads_and_refuses(serve: Callable[..., Server],
     server.post(script(unique).text, unique)
     log = opened().log
     log.admin.delete([log.topic_name])
-    deadline = time.monotonic() + 30
-    while "missing" != ((ready := server.get("/ready")).json()["degraded"] or {}).get("reason"):
-        assert time.monotonic() < deadline, ready.text
-        time.sleep(0.05)
-    assert 503 == ready.status_code
+
+    def reason() -> str:
+        return (server.get("/ready").json()["degraded"] or {}).get("reason", "")
+
+    await_("the server is degraded", lambda: reason() == "missing")
+    assert 503 == server.get("/ready").status_code
     assert 200 == server.get("/live").status_code
     assert [unique] == [shown["name"] for shown in server.get("/pipelines").json()]
     refused = server.post(f"RESUME {unique};")

@@ -16,7 +16,8 @@ from pipelines.registry import RUNNING, STOPPED
 from pipelines.settings import Settings
 from tests.support.feed import Feed, create_topic
 from tests.support.stores import all_differences
-from tests.support.watched import Watched, await_
+from tests.support.waiting import await_
+from tests.support.watched import Watched
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from ops.environment import driver_environment
 from pipelines.metastore.embedded import deploy, want
 from pipelines.registry import RUNNING, Registry
 from pipelines.settings import Settings
+from tests.support.waiting import TooLate, await_
 
 
 class PipelineUnderTest:
@@ -54,7 +55,8 @@ class PipelineUnderTest:
         """Wait for a condition, restarting the driver whenever it has died."""
         deadline = time.monotonic() + timeout_s
         while not condition():
-            assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s} s\n{self.tail()}"
+            if time.monotonic() > deadline:
+                raise TooLate(f"{what} did not happen in {timeout_s} s\n{self.tail()}")
             assert self.process is not None
             if self.process.poll() is not None:
                 self.await_no_orphans()
@@ -95,14 +97,11 @@ class PipelineUnderTest:
         self.process.wait()
         self.await_no_orphans()
 
-    def await_no_orphans(self, timeout_s: float = 20) -> None:
+    def await_no_orphans(self, timeout_s: float = 60) -> None:
         """Every process below the driver must end with it."""
         assert self.process is not None
         session = self.process.pid
-        deadline = time.monotonic() + timeout_s
-        while orphans := members(session):
-            assert time.monotonic() < deadline, f"orphans: {orphans}\n{self.tail()}"
-            time.sleep(0.05)
+        await_("the end of all children", lambda: not members(session), timeout_s, tail=self.tail)
 
     def stop(self, timeout_s: float = 60) -> int:
         """SIGTERM; gives the exit code."""

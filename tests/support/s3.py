@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from infra.java import find_java
 from infra.process import read_record
 from infra.s3 import BUCKET, S3Server, answers
 from statestore.config import ObjectsConfig
+from tests.support.waiting import await_
 
 START_S = 30.0
 
@@ -125,11 +125,14 @@ class MinistackServer(RunningServer):
                 stderr=log,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + START_S
-        while not answers(self._port):
-            assert time.monotonic() < deadline, (self._home / "ministack.log").read_text()[-2000:]
-            assert self._process.poll() is None, (self._home / "ministack.log").read_text()[-2000:]
-            time.sleep(0.02)
+        process = self._process
+        await_(
+            "an answer or the end", lambda: answers(self._port) or process.poll() is not None, START_S, tail=self._tail
+        )
+        assert process.poll() is None, self._tail()
+
+    def _tail(self) -> str:
+        return (self._home / "ministack.log").read_text()[-2000:]
 
     def kill(self) -> None:
         assert self._process is not None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +23,6 @@ LAUNCH = """mutation Launch($job: String!, $config: RunConfigData!, $location: S
     __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
 RUNS = "{ runsOrError(limit: 20) { ... on Runs { results { runId status jobName tags { key value } } } } }"
 REPOSITORIES = "{ repositoriesOrError { ... on RepositoryConnection { nodes { name location { name } } } } }"
-
-
-def await_(what: str, found: Callable[[], Any], timeout_s: float = 180) -> Any:
-    """The first true answer."""
-    deadline = time.monotonic() + timeout_s
-    while not (answer := found()):
-        assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s} s"
-        time.sleep(0.1)
-    return answer
 
 
 class Watched:

@@ -29,6 +29,7 @@ from statestore.kafka import Admin, Reader
 from tests.crash.matrix import check
 from tests.crash.matrix.auditor import Auditor
 from tests.crash.matrix.workload import PARTITIONS, SQL, Workload
+from tests.support.waiting import TooLate
 
 TRANSACTION_S = 10.0
 ANSWER_S = 4.0
@@ -154,7 +155,8 @@ class Bench:
         """Wait for a condition; gives the seconds that it took."""
         started = time.monotonic()
         while not condition():
-            assert time.monotonic() < started + timeout_s, f"{what} did not happen in {timeout_s} s\n{self.tail()}"
+            if time.monotonic() > started + timeout_s:
+                raise TooLate(f"{what} did not happen in {timeout_s} s\n{self.tail()}")
             assert self.load.error is None, self.load.error
             time.sleep(0.2)
         return time.monotonic() - started

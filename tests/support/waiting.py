@@ -1,0 +1,24 @@
+"""Waiting for what must happen, with a time limit that tells a slow machine from a wrong result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
+EVERY_S = 0.05
+
+
+class TooLate(TimeoutError):
+    """Something did not happen in time. `make test` runs such a test once more."""
+
+
+def await_(what: str, found: Callable[[], Answer], timeout_s: float = 120, *, tail: Callable[[], str] = str) -> Answer:
+    """The first true answer of `found`. Raises `TooLate` with `tail`, such as the end of a log, behind `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not (answer := found()):
+        if time.monotonic() > deadline:
+            raise TooLate(f"{what} did not happen in {timeout_s} s\n{tail()}")
+        time.sleep(EVERY_S)
+    return answer
