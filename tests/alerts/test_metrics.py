@@ -31,7 +31,7 @@ def scrape(pipeline: PipelineUnderTest) -> Figures:
     """Values by sample name and labels, those of `pipeline` left out as all have it."""
     status = control.status(pipeline.registry, pipeline.name)
     assert status.metrics_url is not None
-    with urllib.request.urlopen(status.metrics_url, timeout=10) as answer:
+    with urllib.request.urlopen(status.metrics_url, timeout=30) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     found: Figures = {}
     for family in families:

@@ -87,7 +87,7 @@ def silence(url: str, pipeline: str) -> None:
     request = urllib.request.Request(
         f"{url}/api/v2/silences", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=5) as response:
+    with urllib.request.urlopen(request, timeout=30) as response:
         assert response.status == 200
 
 
@@ -142,7 +142,7 @@ def test_one_trouble_is_one_run_whatever_restarts(
     await_("its end", lambda: not process.is_alive(record))
     assert [ALERTMANAGER] == monitoring.start(watched)
     assert not tick(instance).run_requests
-    await_("the alert after the restart", lambda: requests.get(f"{url}/api/v2/alerts", timeout=5).json())
+    await_("the alert after the restart", lambda: requests.get(f"{url}/api/v2/alerts", timeout=30).json())
     assert not tick(instance).run_requests
     [same] = incidents.newest()
     assert (linked["id"], None) == (same["id"], same["closed_at"])
@@ -151,7 +151,7 @@ def test_one_trouble_is_one_run_whatever_restarts(
     # A silenced alert starts nothing.
     silence(url, "muted")
     waiting.labels("muted").set(500)
-    await_("the silenced alert", lambda: len(requests.get(f"{url}/api/v2/alerts", timeout=5).json()) == 2)
+    await_("the silenced alert", lambda: len(requests.get(f"{url}/api/v2/alerts", timeout=30).json()) == 2)
     assert not tick(instance).run_requests
     assert 1 == len(incidents.newest())
 

@@ -54,16 +54,16 @@ def start_python(folder: Path, code: str, *args: str) -> tuple[ProcessSpec, Proc
     ready = folder / "ready"
     spec = spec_of(folder, sys.executable, "-c", code, str(ready), *args)
     record = process.start(spec)
-    process.await_ready(spec, record, ready.exists, timeout_s=20)
+    process.await_ready(spec, record, ready.exists, timeout_s=60)
     if args or code == PARENT:
-        process.await_ready(spec, record, lambda: ready.read_text() != "", timeout_s=20)
+        process.await_ready(spec, record, lambda: ready.read_text() != "", timeout_s=60)
     return spec, record, ready.read_text()
 
 
 def test_process_leads_its_own_session_with_an_explicit_environment(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "/bin/sleep", "600")
     record = process.start(spec)
-    process.await_ready(spec, record, lambda: psutil.Process(record.pid).name() == "sleep", timeout_s=5)
+    process.await_ready(spec, record, lambda: psutil.Process(record.pid).name() == "sleep", timeout_s=60)
     assert record == process.read_record(spec.record)
     assert process.is_alive(record)
     assert (record.pid, record.pid) == (os.getsid(record.pid), os.getpgid(record.pid))
@@ -108,7 +108,7 @@ def test_stubborn_process_is_killed_after_the_grace(tmp_path: Path) -> None:
     began = time.monotonic()
     assert process.stop(spec.record, grace_s=0.3)
     assert not process.is_alive(record)
-    assert 0.3 <= time.monotonic() - began < 5
+    assert 0.3 <= time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("args", [(), ("own session",)])
@@ -117,7 +117,7 @@ def test_children_end_with_their_parent_even_if_it_was_killed_alone(
 ) -> None:
     spec, record, child = start_python(tmp_path, PARENT, *args)
     os.kill(record.pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(record.pid)], timeout=5)
+    psutil.wait_procs([psutil.Process(record.pid)], timeout=60)
     assert not process.is_alive(record)
     assert [int(child)] == leftovers()
     assert process.stop(spec.record)
@@ -169,7 +169,7 @@ def test_second_start_replaces_the_first(tmp_path: Path, leftovers: Leftovers) -
 def test_process_that_ends_while_starting_shows_its_last_lines(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "/bin/sh", "-c", "echo first; echo the reason >&2; exit 1")
     with pytest.raises(StartFailed, match=r"test ended while starting:\n  first\n  the reason\n"):
-        process.await_ready(spec, process.start(spec), lambda: False, timeout_s=20)
+        process.await_ready(spec, process.start(spec), lambda: False, timeout_s=60)
 
 
 def test_process_that_never_answers_is_given_up(tmp_path: Path) -> None:
@@ -191,6 +191,6 @@ def test_long_log_is_set_aside(tmp_path: Path) -> None:
         file.truncate(process.LOG_BYTES_MAX + 1)
     record = process.start(spec)
     with pytest.raises(StartFailed, match="new"):
-        process.await_ready(spec, record, lambda: False, timeout_s=5)
+        process.await_ready(spec, record, lambda: False, timeout_s=60)
     assert "new\n" == spec.log.read_text()
     assert process.LOG_BYTES_MAX + 1 == spec.log.with_name("test.log.1").stat().st_size

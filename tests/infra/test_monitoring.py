@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("leftovers")
 
 
 def answer(url: str) -> object:
-    with urllib.request.urlopen(url, timeout=5) as response:
+    with urllib.request.urlopen(url, timeout=30) as response:
         return json.load(response)
 
 

@@ -36,7 +36,7 @@ def with_dagster(module: str) -> dict[str, Any]:
 def kill(pid: int | None) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(pid)], timeout=5)
+    psutil.wait_procs([psutil.Process(pid)], timeout=60)
 
 
 def test_stack_comes_up_once_and_goes_down_whole(

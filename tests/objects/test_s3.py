@@ -183,4 +183,4 @@ def test_a_server_that_is_away_is_unavailable(s3proxy: S3ProxyServer) -> None:
     for call in (lambda: store.get("a"), lambda: store.head("a"), lambda: list(store.list("a"))):
         with pytest.raises(Unavailable, match="does not answer"):
             call()
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
