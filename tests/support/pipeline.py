@@ -47,7 +47,7 @@ class PipelineUnderTest:
             )
         return self.process
 
-    def run_until_end(self, timeout_s: float = 120) -> int:
+    def run_until_end(self, timeout_s: float = 300) -> int:
         """Run a driver over what is present; gives its exit code."""
         return self.start(until_end=True).wait(timeout_s)
 
