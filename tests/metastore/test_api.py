@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import requests
 
 from pipelines.settings import Settings
 from tests.metastore.conftest import Open, Serve, script
-from tests.support.served import Server
 
 
 def test_a_statement_over_http_and_what_is_told_of_it(serve: Serve, unique: str) -> None:
@@ -60,29 +58,6 @@ def test_the_documentation_comes_from_the_server_itself(serve: Serve) -> None:
     assert parts and not any(part.startswith(("http:", "https:", "//")) for part in parts), parts
     assert all(200 == requests.get(f"{server.url}/{part}", timeout=60).status_code for part in parts)
     assert "/statements" in requests.get(server.url + "/openapi.json", timeout=60).json()["paths"]
-
-
-def test_two_servers_agree_and_one_of_two_conflicting_statements_is_refused(serve: Serve, unique: str) -> None:
-    servers = [serve(), serve()]
-    for server in servers:
-        server.await_ready()
-    answers: list[requests.Response] = []
-
-    def run(server: Server, aggregate: str) -> None:
-        answers.append(server.post(script(unique, aggregate).text, unique))
-
-    threads = [
-        threading.Thread(target=run, args=pair) for pair in zip(servers, ("COUNT(*)", "SUM(price)"), strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [200, 400] == sorted(answer.status_code for answer in answers), [answer.text for answer in answers]
-    deadline = time.monotonic() + 30
-    while (told := [server.get("/pipelines").json() for server in servers])[0] != told[1] or not told[0]:
-        assert time.monotonic() < deadline, told
-        time.sleep(0.05)
 
 
 def test_a_degraded_server_lives_reads_and_refuses(serve: Serve, opened: Open, unique: str) -> None:
