@@ -611,7 +611,9 @@ def list_offsets(
             isolation_level=isolation,
             request_timeout=config.request_timeout_s,
         )
-        return {(where.topic, where.partition): _real(future.result().offset, none) for where, future in futures.items()}
+        return {
+            (where.topic, where.partition): _real(future.result().offset, none) for where, future in futures.items()
+        }
 
     return _ask(admin, config, "list_offsets", question)
 
