@@ -75,7 +75,7 @@ screenshots: setup ## run the demo and take the pictures of the Dagster pages in
 	@ROLLFORWARD_HOME=.rollforward-demo $(BIN)/rollforward down --wipe
 
 lock: setup ## pin the packages in requirements.lock (newest versions: make lock LOCK=--upgrade)
-	@$(UV) pip compile pyproject.toml --group dev --python-version 3.11 --generate-hashes --no-header \
+	@$(UV) pip compile pyproject.toml --group dev --extra traces --python-version 3.11 --generate-hashes --no-header \
 		--no-annotate --no-emit-index-url --quiet $(LOCK) --output-file requirements.lock
 	@echo "requirements.lock is new: make setup installs it"
 

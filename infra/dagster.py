@@ -31,6 +31,14 @@ STOP_GRACE_S = 15.0
 PROBE_TIMEOUT_S = 2.0
 LOCATIONS_QUERY = """{ workspaceOrError { __typename
   ... on Workspace { locationEntries { name loadStatus locationOrLoadError { __typename ... on PythonError { message errorChain { error { message } } } } } } } }"""
+# Dagster gives a code server a minute to start a run's process, and fails the run of a machine that is busy with what
+# the run is to mend. A sensor's tick that hangs is still given up as early as ever, since the next one does its work.
+PATIENCE = {
+    "DAGSTER_GRPC_TIMEOUT_SECONDS": "240",
+    "DAGSTER_SENSOR_GRPC_TIMEOUT_SECONDS": "60",
+    "DAGSTER_SCHEDULE_GRPC_TIMEOUT_SECONDS": "60",
+    "DAGSTER_GRPC_SHUTDOWN_GRACE_PERIOD": "60",
+}
 # What any program needs to run as this user; everything else comes from the caller.
 INHERITED = (
     "PATH",
@@ -173,7 +181,7 @@ class Dagster:
         return ProcessSpec(
             name=name,
             command=(sys.executable, *words),
-            env={**inherited, "PYTHONUNBUFFERED": "1", **env, "DAGSTER_HOME": str(self.home)},
+            env={**inherited, **PATIENCE, "PYTHONUNBUFFERED": "1", **env, "DAGSTER_HOME": str(self.home)},
             cwd=self.home,
             log=self.log(name),
             record=self.record(name),

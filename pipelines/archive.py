@@ -34,6 +34,7 @@ SCHEMA = pa.schema(
         ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
     ]
 )
+_DIGITS = 20
 _END = b"rollforward.end"
 _WRITER = b"rollforward.writer"
 Progress = Callable[[str, str], None]
@@ -78,7 +79,7 @@ class Archive:
         keys = [info.key for info in self._objects.list(prefix) if info.key.endswith(".parquet")]
         if not keys:
             return []
-        starts = [int(key.removeprefix(prefix).removesuffix(".parquet")) for key in keys]
+        starts = [_start_of(key, prefix) for key in keys]
         ends = [*(after for _, after in pairwise(starts)), self._end(keys[-1])]
         return [Piece(*found) for found in zip(keys, [partition] * len(keys), starts, ends, strict=True)]
 
@@ -105,7 +106,7 @@ class Archive:
         body = io.BytesIO()
         pq.write_table(table, body, compression="zstd")
         reach("archive.before-put")
-        return self._objects.put_if_absent(f"{self._folder(partition)}/{start:020}.parquet", body.getvalue())
+        return self._objects.put_if_absent(f"{self._folder(partition)}/{start:0{_DIGITS}}.parquet", body.getvalue())
 
     def _end(self, key: str) -> int:
         import pyarrow.parquet as pq
@@ -195,6 +196,13 @@ def read_piece(objects: ObjectStore, piece: Piece) -> pa.Table:
     if _end_of(table.schema, piece.key) != piece.end or not table.schema.equals(SCHEMA):
         raise DataCorrupted("archive has a file that does not fit", key=piece.key, expected_end=piece.end)
     return table
+
+
+def _start_of(key: str, prefix: str) -> int:
+    start = key.removeprefix(prefix).removesuffix(".parquet")
+    if not (start.isdecimal() and len(start) == _DIGITS):
+        raise DataCorrupted("archive has a file that is not ours", key=key, hint="take it away")
+    return int(start)
 
 
 def _end_of(schema: pa.Schema, key: str) -> int:

@@ -39,6 +39,7 @@ from pipelines.processes import runs
 from pipelines.recomputes import Recomputes
 from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings, load_settings
+from pipelines.traces import traces_of
 from statestore import logs
 from statestore.errors import Fenced, RollforwardError
 from statestore.kafka import Admin
@@ -91,6 +92,7 @@ class PipelineDriver:
         self._servers.on_lost = self._cancel_jobs
         self._watcher = Watch(self._servers, answer_timeout_s=settings.answer_timeout_s)
         self._servers.on_opened = self._opened
+        self._traces = traces_of(settings, self.name)
         self._metrics = DriverMetrics(self.name, settings, self._servers, self._drivers, lambda: self._state)
         quick = settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
         self._metastore = Metastore(quick, registry.engine)
@@ -150,7 +152,7 @@ class PipelineDriver:
             spark = starting.submit(start_session, settings, f"rollforward-{self.name}", self._work)
             for query in deployed:
                 requests = Requests(Recomputes(self._registry.engine), self.name, query.query.name)
-                driver = QueryDriver(query, settings, self._servers, self._done, requests)
+                driver = QueryDriver(query, settings, self._servers, self._done, requests, self._traces)
                 self._drivers.append(driver)
                 driver.own()
                 self._servers.assign(query.task_specs(settings.states), driver.epoch)
@@ -200,6 +202,7 @@ class PipelineDriver:
         self._attempt(lambda: self._metrics.close(planned=state == "stopped"))
         self._attempt(self._servers.close)
         self._attempt(self._watcher.end_jvm)
+        self._attempt(self._traces.close)
         shutil.rmtree(self._work, ignore_errors=True)
         self._ended.set()
         pid = os.getpid()

@@ -47,8 +47,11 @@ class TimeGroup:
 
 
 def time_group(query: Query) -> TimeGroup | None:
-    """How the query is grouped by time; None if it is not."""
-    if query.stateless:
+    """How the query is grouped by time; None if it is not, or if it aggregates a table.
+
+    What a table's rows counted for before they changed is in the store alone: from the topic only the newest is known.
+    """
+    if query.stateless or query.changelog:
         return None
     own_time = query.source.timestamp is None
     if query.window is not None:
@@ -62,8 +65,15 @@ def time_group(query: Query) -> TimeGroup | None:
 
 
 def require_time_group(query: Query) -> TimeGroup:
-    """How the query is grouped by time. Raises `InvalidInput` if it is not."""
+    """How the query is grouped by time. Raises `InvalidInput` if it is not, or if it aggregates a table."""
     found = time_group(query)
+    if found is None and query.changelog and not query.stateless:
+        raise InvalidInput(
+            "query aggregates a table, and periods of such a result cannot be computed again",
+            query=query.name,
+            table=query.source.name,
+            hint="`rollforward reset` computes all of it again",
+        )
     if found is None:
         raise InvalidInput(
             "query is not grouped by time, so it has no periods to compute again",

@@ -132,7 +132,7 @@ def target_offsets(topic: Topic, target: Target, admin: Admin, archive: ObjectsC
     ends = admin.stable_ends(topic.name, partitions=topic.partitions)
     if target.at_ms is not None:
         at = admin.at_time(topic.name, target.at_ms, partitions=topic.partitions)
-        return {p: ends[p] if at[p] < 0 else min(at[p], ends[p]) for p in begins}
+        return {p: min(at[p], ends[p]) for p in begins}
     if target.edge == LATEST:
         return ends
     firsts = begins | _first_archived(topic, begins, archive)

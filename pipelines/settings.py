@@ -89,6 +89,9 @@ class Settings(BaseSettings):
         description="serve Spark's own page of jobs and stages, linked from `status` and Dagster; on spark_driver_host",
     )
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = Field(0, description="at this port; 0: a free one")
+    otlp_endpoint: str = Field(
+        "", description="OpenTelemetry traces of every batch go here, as http://host:4318/v1/traces; empty: none"
+    )
     observe_every_s: Annotated[float, Field(ge=0)] = Field(
         30.0,
         description="Dagster, which forgets nothing, is shown one batch of each query in this time; 0: every batch",

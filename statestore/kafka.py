@@ -597,8 +597,12 @@ def list_offsets(
     wanted: Mapping[ck.TopicPartition, OffsetSpec],
     *,
     committed: bool = False,
+    none: int | None = None,
 ) -> dict[tuple[str, int], int]:
-    """Offsets as `read_uncommitted` sees them, or `read_committed`, keyed by topic and partition."""
+    """Offsets as `read_uncommitted` sees them, or `read_committed`, keyed by topic and partition.
+
+    `none` is a broker's answer that there is no such offset, where there may be such an answer.
+    """
     isolation = ck.IsolationLevel.READ_COMMITTED if committed else ck.IsolationLevel.READ_UNCOMMITTED
 
     def question() -> dict[tuple[str, int], int]:
@@ -607,18 +611,24 @@ def list_offsets(
             isolation_level=isolation,
             request_timeout=config.request_timeout_s,
         )
-        return {(where.topic, where.partition): _real(future.result().offset) for where, future in futures.items()}
+        return {
+            (where.topic, where.partition): _real(future.result().offset, none) for where, future in futures.items()
+        }
 
     return _ask(admin, config, "list_offsets", question)
 
 
-def _real(offset: int) -> int:
-    """An offset that a broker has said.
+# What a broker says of a time that all its records are older than.
+_NO_RECORD = -1
+
+
+def _real(offset: int, none: int | None) -> int:
+    """An offset, or `none`, that a broker has said.
 
     When its time is over before the broker has answered, the client may give -1001 (no offset) as a result without an
     error. Taken for a log's end it would make a full log an empty one.
     """
-    if offset < 0:
+    if offset < 0 and offset != none:
         raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TIMED_OUT, f"no broker has said the offset: {offset}"))
     return offset
 
@@ -843,9 +853,15 @@ class Admin:
         return {number: at for (_, number), at in list_offsets(self._admin, self._config, wanted).items()}
 
     def at_time(self, topic: str, time_ms: int, *, partitions: int) -> dict[int, int]:
-        """The first offset of every partition whose record is of that time or later; -1 where there is none."""
+        """The first offset of every partition whose record is of that time or later; the log's end where there is none.
+
+        Records of that time that come after the question are behind every offset given.
+        """
+        # The ends first: a record that comes between the questions must not be left out.
+        ends = self.ends(topic, partitions=partitions)
         wanted = {ck.TopicPartition(topic, n): OffsetSpec.for_timestamp(time_ms) for n in range(partitions)}
-        return {number: at for (_, number), at in list_offsets(self._admin, self._config, wanted).items()}
+        found = list_offsets(self._admin, self._config, wanted, none=_NO_RECORD)
+        return {number: ends[number] if at == _NO_RECORD else at for (_, number), at in found.items()}
 
     def check(self) -> None:
         """Raise `Unavailable` unless the cluster answers."""

@@ -88,6 +88,8 @@ class Task:
         self.epoch = epoch
         self.state = TaskState.CLOSED
         self.committed_batch = -1
+        # How long the newest commit's apply took.
+        self.apply_s = 0.0
         self.token = 0
         self._kafka = kafka
         self._rocks = rocks
@@ -297,6 +299,7 @@ class Task:
             staged = self._staged
             if staged is None or not staged.closed or (staged.batch, staged.attempt) != (batch, attempt):
                 raise Unavailable("attempt is not staged", task=self.spec.name, batch=batch, attempt=attempt)
+            self.apply_s = 0.0
             try:
                 position = self._transaction(staged, plan, ends or {})
             except TransactionAborted as error:
@@ -306,7 +309,9 @@ class Task:
             except (ProducerFatal, Unavailable) as error:
                 return self._settle(batch, error)
             reach("commit.committed")
+            started = time.monotonic()
             self._apply(position)
+            self.apply_s = time.monotonic() - started
             reach("apply.before-answer")
             return True
 

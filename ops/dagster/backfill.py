@@ -108,8 +108,21 @@ def _spec(key: dg.AssetKey, result: Result) -> dg.AssetSpec:
         kinds={"spark", "kafka"},
         description=(
             f"Table `{query.name}` by time. Materializing partitions computes them again from topic "
-            f"`{query.source.topic}`, while the pipeline runs, and puts right what differs from the stream's own result."
+            f"`{query.source.topic}`, while the pipeline runs, and puts right what differs from the stream's own result.\n\n"
+            "A range is written as `[2026-03-01...2026-03-07]`; for older ones choose *Show all partitions* first. All of "
+            "it is one run and one batch. With `dry_run` in *Config* it is only compared."
         ),
+        metadata={
+            "table": query.name,
+            "source topic": query.source.topic,
+            "result topic": query.output_topic,
+            "grouped by": ", ".join(
+                [*(key.name for key in query.group_by), *(["WINDOWSTART"] if query.window else [])]
+            ),
+            "from the command line": dg.MetadataValue.md(
+                f"`rollforward backfill {result.pipeline} --query {query.name} --from … --to … --dry-run`"
+            ),
+        },
     )
 
 

@@ -5,6 +5,7 @@ All are external assets: Dagster shows and observes them, and nothing in Dagster
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipelines import names
 from pipelines.plan import Aggregate, Query, Source, plan_hash
 
 SHARED = "shared_topics"
+_QUOTED = re.compile(r"`([^`]*)`")
 
 
 def pipeline_assets(pipelines: Sequence[Deployed], broken: Sequence[Broken] = ()) -> list[dg.AssetSpec]:
@@ -155,9 +157,14 @@ def _table_schema(query: Query) -> dg.TableSchema:
     for output in query.outputs:
         aggregate = known.get(output.expression)
         kind = _result_type(aggregate) if aggregate else "computed"
-        text = _call(aggregate) if aggregate else output.expression
+        text = _call(aggregate) if aggregate else _readable(output.expression, known)
         values.append(dg.TableColumn(output.name, kind, description=text))
     return dg.TableSchema(keys + values)
+
+
+def _readable(expression: str, known: Mapping[str, Aggregate]) -> str:
+    """An expression with the calls in the place of the plan's names for them."""
+    return _QUOTED.sub(lambda name: _call(known[name[0]]) if name[0] in known else name[1], expression)
 
 
 def _store_schema(query: Query) -> dg.TableSchema:

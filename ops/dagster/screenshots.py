@@ -1,7 +1,14 @@
-"""Pictures of the user interface for the documentation: the asset graph, and a store with its figures over time.
+"""Pictures of the user interface for the documentation; for one of them a backfill is launched as a person does it.
 
     python -m ops.dagster.screenshots <pipeline> [<folder>] (--home <data folder of the local stack> | --url <dagster
-    url>)
+    url>) [--partitions '[2013-01-01...2013-01-14]']
+
+    assets.png              the pipeline's asset graph
+    table.png               a table's page with its figures over time
+    store.png               a store's
+    recovery.png            what the newest recovery run says of its incident
+    backfill-launch.png     partitions are chosen
+    backfill.png            the asset after the backfill has ended
 
 Playwright drives the Chromium of the system; it downloads no browser.
 """
@@ -12,14 +19,10 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from infra.errors import InfraError
 from infra.stack import Stack
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
+from ops.dagster.pages import Dagster
 
 FOLDER = Path("docs/images")
 _ARGUMENTS = (
@@ -30,16 +33,18 @@ _ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
-_TIMEOUT_MS = 60_000
-# Animations of graph and plots are over after this; nothing tells their end.
-_DRAWING_MS = 1_500
-_ASSETS = "{ assetNodes { assetKey { path } groupName repository { name location { name } } } }"
+_TIMEOUT_MS = 120_000
+_BACKFILL_S = 900.0
+PARTITIONS = "[2013-01-01...2013-01-14]"
 
 
-def take_screenshots(dagster_url: str, pipeline: str, folder: Path = FOLDER) -> list[Path]:
-    """Writes `assets.png` and `store.png` into the folder; gives their paths.
+def take_screenshots(
+    dagster_url: str, pipeline: str, folder: Path = FOLDER, partitions: str = PARTITIONS
+) -> list[Path]:
+    """Writes the pictures into the folder; gives their paths.
 
-    Raises InfraError if there is no browser, if Dagster does not answer, or if it does not know the pipeline.
+    Raises InfraError if there is no browser, if Dagster does not answer, if it does not know the pipeline, or if the
+    backfill does not end well.
     """
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -52,13 +57,9 @@ def take_screenshots(dagster_url: str, pipeline: str, folder: Path = FOLDER) -> 
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=list(_ARGUMENTS))
-            page = browser.new_page(viewport={"width": 1600, "height": 1000}, device_scale_factor=1.5)
+            page = browser.new_page(viewport={"width": 1400, "height": 1000})
             page.set_default_timeout(_TIMEOUT_MS)
-            nodes = _nodes(page, dagster_url.rstrip("/"), pipeline)
-            pictures = [
-                _graph(page, dagster_url.rstrip("/"), nodes, folder / "assets.png"),
-                _store(page, dagster_url.rstrip("/"), nodes, folder / "store.png"),
-            ]
+            pictures = _all(Dagster(page, dagster_url, pipeline), folder, partitions)
             browser.close()
     except Error as error:
         hint = "look whether Dagster answers there, then try again"
@@ -68,47 +69,26 @@ def take_screenshots(dagster_url: str, pipeline: str, folder: Path = FOLDER) -> 
     return pictures
 
 
-def _nodes(page: Page, url: str, pipeline: str) -> list[dict[str, Any]]:
-    """Dagster's own word on the pipeline's assets: for what is and is not there, pixels are no witness."""
-    answer = page.request.post(f"{url}/graphql", data={"query": _ASSETS}).json()
-    nodes: list[dict[str, Any]] = [n for n in answer["data"]["assetNodes"] if n["groupName"] == pipeline]
-    if not nodes:
-        hint = "deploy it, and reload the definitions"
-        raise InfraError("dagster shows no such pipeline", pipeline=pipeline, url=url, hint=hint)
-    return nodes
-
-
-def _graph(page: Page, url: str, nodes: list[dict[str, Any]], picture: Path) -> Path:
-    """The asset graph of the pipeline's group, unfolded."""
-    node = nodes[0]
-    repository, location = node["repository"]["name"], node["repository"]["location"]["name"]
-    group = quote(f"{repository}@{location}:{node['groupName']}", safe="")
-    page.goto(f"{url}/asset-groups?expanded={group}")
-    for asset in nodes:
-        page.get_by_text(asset["assetKey"]["path"][-1], exact=True).first.wait_for()
-    _settle(page)
-    page.screenshot(path=picture)
-    return picture
-
-
-def _store(page: Page, url: str, nodes: list[dict[str, Any]], picture: Path) -> Path:
-    """The first store's page with the plots of its figures."""
-    path = next(node["assetKey"]["path"] for node in nodes if node["assetKey"]["path"][-1].endswith("_store"))
-    # The plots are below the fold, in a pane that scrolls by itself.
-    page.set_viewport_size({"width": 1600, "height": 1900})
-    page.goto(f"{url}/assets/{'/'.join(quote(part) for part in path)}")
-    page.get_by_role("button", name="Plots").click()
-    page.get_by_text("state keys", exact=True).first.wait_for()
-    page.locator("canvas").first.wait_for()
-    _settle(page)
-    page.screenshot(path=picture)
-    return picture
-
-
-def _settle(page: Page) -> None:
-    """Wait until nothing loads: the page asks again every few seconds, so silence alone may never come."""
-    page.get_by_text("Loading").first.wait_for(state="hidden")
-    page.wait_for_timeout(_DRAWING_MS)
+def _all(dagster: Dagster, folder: Path, partitions: str) -> list[Path]:
+    pictures = []
+    dagster.graph()
+    pictures.append(dagster.picture(folder / "assets.png", height=900))
+    timed = dagster.asset_of(partitioned=True)
+    store = dagster.asset_of(ends_with="_store")
+    dagster.plots([*store[:-1], store[-1].removesuffix("_store")], "records per second", "lag")
+    pictures.append(dagster.picture(folder / "table.png", height=2100))
+    dagster.plots(store, "state keys")
+    pictures.append(dagster.picture(folder / "store.png", height=1600))
+    summary = dagster.text_of_run(dagster.newest_run("recover_pipeline"), "summary")
+    pictures.append(folder / "recovery.png")
+    summary.screenshot(path=pictures[-1])
+    launch = dagster.choose_partitions(timed, partitions)
+    pictures.append(dagster.picture(folder / "backfill-launch.png", height=860))
+    done = dagster.backfill(launch, timed, timeout_s=_BACKFILL_S)
+    print(f"backfill of {'/'.join(timed)}, run {done.run}: {done.figures}", file=sys.stderr)
+    dagster.asset(timed, "equal")
+    pictures.append(dagster.picture(folder / "backfill.png", height=1150))
+    return pictures
 
 
 def main() -> int:
@@ -116,6 +96,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="screenshots", description="Pictures of Dagster for the documentation.")
     parser.add_argument("pipeline")
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
+    parser.add_argument(
+        "--partitions", default=PARTITIONS, help="which ones are computed again, as Dagster writes them"
+    )
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--home", type=Path, help="data folder of a running local stack")
     where.add_argument("--url", help="address of a running Dagster webserver")
@@ -124,7 +107,7 @@ def main() -> int:
         url = arguments.url or Stack(arguments.home).status().dagster_url
         if url is None:
             raise InfraError("dagster does not run", home=arguments.home, hint="start it with `rollforward up`")
-        for picture in take_screenshots(url, arguments.pipeline, arguments.folder):
+        for picture in take_screenshots(url, arguments.pipeline, arguments.folder, arguments.partitions):
             print(picture)
     except InfraError as error:
         print(error, file=sys.stderr)

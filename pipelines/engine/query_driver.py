@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager
+from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -29,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.deploy import DeployedQuery
 from pipelines.engine.exchange import Exchange
 from pipelines.engine.isolate import by_place, cause_of, data_error, find_refused
-from pipelines.engine.job import Job, StagedBatch
+from pipelines.engine.job import Job, StagedBatch, TaskResult
 from pipelines.engine.jobs import job_of
 from pipelines.engine.journal import Journal
 from pipelines.engine.pace import Bounds, Pace, shares
@@ -40,6 +42,7 @@ from pipelines.engine.source import SourceTopic, without_lost
 from pipelines.plan import Query, query_from_json
 from pipelines.recomputes import RecomputeRow
 from pipelines.settings import Settings
+from pipelines.traces import NO_TRACES, Traces
 from statestore.batches import COPYING, Planned, Range, Recompute
 from statestore.errors import (
     Fenced,
@@ -90,7 +93,9 @@ class QueryDriver:
         servers: StoreServers,
         on_done: Callable[[BatchDone], None],
         requests: Requests,
+        traces: Traces = NO_TRACES,
     ) -> None:
+        self._traces = traces
         self.deployed = deployed
         self.query = deployed.query
         self.epoch = -1
@@ -165,14 +170,20 @@ class QueryDriver:
             raise Unrecoverable("plan of an unfinished batch is missing", plan=planned.plan, batch=planned.batch)
         self._log.info("finishing planned batch", batch=planned.batch)
         self._claim_thread()
-        if planned.recompute is not None:
-            self._recompute(query_from_json(plan), planned)
-        else:
-            self._run(query_from_json(plan), planned, time.monotonic())
+        with self._traced(planned):
+            if planned.recompute is not None:
+                self._recompute(query_from_json(plan), planned)
+            else:
+                self._run(query_from_json(plan), planned, time.monotonic())
+
+    def _traced(self, planned: Planned) -> AbstractContextManager[object]:
+        at = {"pipeline": self.deployed.pipeline, "query": self.query.name}
+        return self._traces.span("batch", **at, batch=planned.batch, epoch=self.epoch)
 
     def _plan(self, planned: Planned) -> None:
         """2 Plan."""
-        self._journal.plan(planned)
+        with self._traces.span("plan", batch=planned.batch):
+            self._journal.plan(planned)
         self._batch = planned.batch
         self._ends = {r.partition: r.end for r in planned.ranges}
         self._lost = ()
@@ -185,7 +196,8 @@ class QueryDriver:
             try:
                 if poisoned:
                     planned, poisoned = self._refuse(query, planned), False
-                staged = self._stage(query, planned)
+                with self._traces.span("stage", batch=planned.batch, attempt=attempt):
+                    staged = self._stage(query, planned)
                 commit_started = time.monotonic()
                 self._commit(planned, staged)
                 commit_seconds = time.monotonic() - commit_started
@@ -209,7 +221,8 @@ class QueryDriver:
                     ) from error
                 poisoned = reason is not None and self._settings.on_error == "dead-letter"
                 self._servers.ensure(f"batch {planned.batch} failed: {cause}", only=self.query.name)
-        self._journal.finish(planned)
+        with self._traces.span("finish", batch=planned.batch):
+            self._journal.finish(planned)
         figures = self._figures()
         if any(task["state"] != "running" for task in figures):
             # The batch is committed; a task that could not apply it recovers now, not when the next batch comes.
@@ -303,16 +316,9 @@ class QueryDriver:
 
     def _commit(self, planned: Planned, staged: StagedBatch) -> None:
         """4 Commit: every task that has rows, at once. Those that fail run again; those that are done answer so."""
+        # Each in a copy of this thread's context, which says what the batch's trace is.
         waiting = [
-            self._commits.submit(
-                self._servers.commit,
-                f"{self.query.name}-{result.task}",
-                batch=planned.batch,
-                attempt=result.attempt,
-                plan=planned.plan,
-                ends={str(r.partition): r.end for r in planned.ranges},
-            )
-            for result in staged.results
+            self._commits.submit(copy_context().run, self._commit_task, planned, result) for result in staged.results
         ]
         failures: list[BaseException] = []
         for number, future in enumerate(as_completed(waiting)):
@@ -325,6 +331,19 @@ class QueryDriver:
         if failures:
             raise (fenced or failures)[0]
         reach("driver.all-committed")
+
+    def _commit_task(self, planned: Planned, result: TaskResult) -> None:
+        task = f"{self.query.name}-{result.task}"
+        with self._traces.span("commit", batch=planned.batch, task=task):
+            answer = self._servers.commit(
+                task,
+                batch=planned.batch,
+                attempt=result.attempt,
+                plan=planned.plan,
+                ends={str(r.partition): r.end for r in planned.ranges},
+            )
+            if answer["committed_now"]:
+                self._traces.past("apply", answer.get("apply_s", 0.0), batch=planned.batch, task=task)
 
     def _report(
         self,
@@ -441,8 +460,9 @@ class QueryDriver:
         # Partitions without news stay in the plan, so that the newest plan says where every partition stands.
         ranges = tuple(self._source.range(p, at, at + taken.get(p, 0)) for p, at in sorted(self._ends.items()))
         planned = Planned(self._batch + 1, self._journal.hash, ranges, self._lost)
-        self._plan(planned)
-        self._run(self.query, planned, started)
+        with self._traced(planned):
+            self._plan(planned)
+            self._run(self.query, planned, started)
         return sum(taken.values()) < sum(backlog.values())
 
     # Periods that are computed again: see `recomputing.py`.
@@ -464,8 +484,9 @@ class QueryDriver:
             self._log.warning("period is not computed", request=asked.id, error=cause_of(error))
             self._requests.failed(asked.id, cause_of(error))
             return
-        self._plan(planned)
-        self._recompute(self.query, planned)
+        with self._traced(planned):
+            self._plan(planned)
+            self._recompute(self.query, planned)
 
     def _standing(self) -> tuple[Range, ...]:
         """Where the stream stands, as ranges of a batch that takes nothing."""

@@ -82,9 +82,9 @@ def planned_recompute(query: Query, row: RecomputeRow, source: SourceTopic, ends
         for partition, offset in source.at_time(row.from_ms - group.slack_ms).items():
             # Before the first record that is left others of the period may have been deleted; an older one that is left
             # shows that none were.
-            if left[partition] >= 0 and (offset < 0 or offset > left[partition]):
+            if offset > left[partition]:
                 known.add(partition)
-                starts[partition] = ends.get(partition, 0) if offset < 0 else offset
+                starts[partition] = offset
     missing = [p for p in begins if p not in known and begins[p] > 0 and ends.get(p, 0) > 0]
     archived = source.archived() if missing else {}
     for partition in missing:

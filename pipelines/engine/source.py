@@ -91,7 +91,7 @@ class SourceTopic:
         return self._admin.stable_ends(self.topic.name, partitions=self.topic.partitions)
 
     def at_time(self, time_ms: int) -> dict[int, int]:
-        """The first offset of every partition whose record is of that time or later; -1 where there is none."""
+        """The first offset of every partition whose record is of that time or later; the log's end where there is none."""
         return self._admin.at_time(self.topic.name, time_ms, partitions=self.topic.partitions)
 
     def is_compacted(self) -> bool:

@@ -17,6 +17,11 @@ def local_keys(names: pa.BinaryArray) -> pa.BinaryArray:
     return pc.binary_join_element_wise(pa.scalar(PREFIX, pa.binary()), names, pa.scalar(b"", pa.binary()))
 
 
+def is_local(key: bytes) -> bool:
+    """Whether the key is of such an entry."""
+    return key.startswith(PREFIX)
+
+
 def are_local(keys: pa.BinaryArray) -> pa.BooleanArray:
     """Which of the keys are of such entries."""
     return pc.equal(pc.binary_slice(keys, 0, len(PREFIX)), pa.scalar(PREFIX, pa.binary()))

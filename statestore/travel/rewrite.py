@@ -36,6 +36,7 @@ from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.errors import Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
+from statestore.layouts.local import is_local
 from statestore.ownership import require_newest
 from statestore.placement import AtIsolation, Placement
 from statestore.snapshots.service import Snapshots
@@ -52,7 +53,10 @@ Change = tuple[bytes, bytes | None]
 
 @dataclass(frozen=True)
 class Rewritten:
-    """Keys that one task's changelog was given: `puts` new or changed ones, `deletes` those that went."""
+    """Keys that one task's changelog was given: `puts` new or changed ones, `deletes` those that went.
+
+    The task's own entries (`layouts.local`) are written as well and not counted.
+    """
 
     task: str
     puts: int
@@ -175,10 +179,13 @@ class Rewrite:
                 partition=spec.number,
                 on_offset=delivered,
             )
+            reach("rewrite.in-produce")
+            # A task's own entries are in the changelog alone: nobody was ever shown a result of their keys.
+            if is_local(key):
+                continue
             if value is None and self._tombstones:
                 self._produce_tombstone(task, key, timestamp_ms)
             puts, deletes = puts + (value is not None), deletes + (value is None)
-            reach("rewrite.in-produce")
         self._producer.flush()
         at = {store.name: ChangelogPosition(store.changelog_topic_id, following[0])}
         ends = {str(r.partition): r.end for r in planned.ranges}

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
-import pyarrow.parquet as pq
 import pytest
 
 from ops import control
@@ -21,62 +16,27 @@ from ops.dagster.archive import archive_assets
 from ops.dagster.deployed import read_deployed
 from ops.dagster.resetting import reset_pipeline
 from ops.environment import driver_environment
-from pipelines.archive import archive_topic, open_archive
 from pipelines.metastore.embedded import want
 from pipelines.registry import RUNNING, STOPPED
 from pipelines.settings import Settings
 from statestore.errors import Unrecoverable
 from statestore.failpoints import arm, is_armed
 from statestore.kafka import Admin, Reader
+from tests.backfill.archiving import archive, cli, require_kafka_s
 from tests.backfill.visits import DAY_MS, FIRST_MS, SQL, Cell, Visits, await_shown, stored
-from tests.support.feed import create_topic
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.waiting import await_
 
 
 @pytest.fixture
-def visits(kafka: str, unique: str) -> Visits:
-    create_topic(kafka, unique, partitions=2)
-    return Visits(kafka, unique)
-
-
-@pytest.fixture
-def archiving(settings: Settings, tmp_path: Path) -> Settings:
-    """Settings with an archive of small files."""
-    return settings.model_copy(
-        update={"tasks": 2, "archive_url": (tmp_path / "archive").as_uri(), "archive_file_records": 100}
-    )
-
-
-@pytest.fixture
-def pipeline(archiving: Settings, visits: Visits, unique: str, points: Path) -> Iterator[PipelineUnderTest]:
-    """Deployed and not started."""
-    deployed = PipelineUnderTest(archiving, unique, SQL.format(topic=unique))
-    want(unique, STOPPED, archiving, deployed.registry)
+def pipeline(in_s3: Settings, visits: Visits, unique: str, points: Path) -> Iterator[PipelineUnderTest]:
+    """Deployed and not started, with the archive in S3."""
+    deployed = PipelineUnderTest(in_s3, unique, SQL.format(topic=unique))
+    want(unique, STOPPED, in_s3, deployed.registry)
     yield deployed
     # A driver that a command has started is nobody's child here.
     control.end_driver(deployed.registry, unique, timeout_s=0)
     deployed.close()
-
-
-def archive(settings: Settings, topic: str) -> list[tuple[int, int, int]]:
-    """First offset, end and new records of every partition."""
-    records_max = settings.archive_file_records
-    done = archive_topic(topic, settings.kafka_config(), settings.archive_config(), records_max=records_max)
-    return [(one.first, one.end, one.records) for one in done]
-
-
-def cli(settings: Settings, *words: str, points: Path | None = None) -> Any:
-    """Run a command as people do; gives its JSON, or None if it was killed."""
-    environment = {**driver_environment(settings), "ROLLFORWARD_CONFIG": "/dev/null"}
-    if points is not None:
-        environment["ROLLFORWARD_FAILPOINTS"] = str(points)
-    command = [sys.executable, "-m", "ops.cli.main", *words, "--json"]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
-    if done.returncode < 0:
-        return None
-    assert done.returncode == 0, done.stderr + done.stdout
-    return json.loads(done.stdout)
 
 
 def counted(settings: Settings, topic: str, begins: dict[str, int]) -> dict[Cell, tuple[int, ...]]:
@@ -101,8 +61,7 @@ def test_every_record_is_archived_once_whatever_kills_the_archiver(
     archiving: Settings, visits: Visits, points: Path, kafka: str
 ) -> None:
     visits.send(500)
-    sql = SQL.format(topic=visits.topic)
-    pipeline = PipelineUnderTest(archiving, visits.topic, sql)
+    pipeline = PipelineUnderTest(archiving, visits.topic, SQL.format(topic=visits.topic))
     for point in ("archive.before-put", "archive.put"):
         arm(points, point, passes=1)
         assert cli(archiving, "archive", visits.topic, points=points) is None
@@ -112,18 +71,8 @@ def test_every_record_is_archived_once_whatever_kills_the_archiver(
     assert [(0, 250, 0), (0, 250, 0)] == archive(archiving, visits.topic)
 
     # What lies in the files is what lies in Kafka, offset by offset.
-    admin, reader = Admin(archiving.kafka_config()), Reader(archiving.kafka_config())
-    topic = admin.describe([visits.topic])[visits.topic]
-    config = archiving.archive_config()
-    kept = open_archive(config, topic)
-    folder = Path(archiving.archive_url.removeprefix("file://"))
     for partition in (0, 1):
-        pieces = kept.pieces(partition)
-        assert [(0, 100), (100, 200), (200, 250)] == [(piece.start, piece.end) for piece in pieces]
-        rows = [row for piece in pieces for row in pq.read_table(folder / piece.key).to_pylist()]
-        records = [r for chunk in reader.read(topic.name, partition, start=0) for r in chunk]
-        expected = [(r.offset, r.timestamp_ms, r.key, r.value) for r in records]
-        assert expected == [(row["offset"], row["timestamp_ms"], row["key"], row["value"]) for row in rows]
+        assert [(0, 100), (100, 200), (200, 250)] == require_kafka_s(archiving, visits.topic, partition)
 
     # Dagster's asset does the same; what was deleted in between is told.
     pipelines, _ = read_deployed(archiving)
@@ -131,7 +80,7 @@ def test_every_record_is_archived_once_whatever_kills_the_archiver(
     assert (1, ["archive_topics_by_the_clock"]) == (len(assets), [schedule.name for schedule in schedules])
     assert ([], []) == archive_assets(pipelines, archiving.model_copy(update={"archive_url": "off"}))
     visits.send(100)
-    admin.trim(visits.topic, 0, before=260)
+    Admin(archiving.kafka_config()).trim(visits.topic, 0, before=260)
     with pytest.raises(Unrecoverable, match="before they were archived"):
         archive(archiving, visits.topic)
     pipeline.close()

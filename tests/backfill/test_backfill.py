@@ -25,7 +25,6 @@ from statestore.errors import InvalidInput
 from statestore.failpoints import arm, is_armed
 from statestore.store import Entry
 from tests.backfill.visits import DAY_MS, DAYS, FIRST_MS, HOUR_MS, SQL, Visits, await_shown, stored
-from tests.support.feed import create_topic
 from tests.support.pipeline import PipelineUnderTest
 
 ALL = (FIRST_MS, FIRST_MS + DAYS * DAY_MS)
@@ -33,12 +32,6 @@ ALL = (FIRST_MS, FIRST_MS + DAYS * DAY_MS)
 POINTS = ("driver.before-plan", "driver.recomputed", "driver.some-committed", "driver.before-done-commit")
 # Every one costs a start of Spark.
 SHORT = ("driver.recomputed", "driver.some-committed")
-
-
-@pytest.fixture
-def visits(kafka: str, unique: str) -> Visits:
-    create_topic(kafka, unique, partitions=2)
-    return Visits(kafka, unique)
 
 
 @pytest.fixture
@@ -170,10 +163,12 @@ def test_a_period_is_computed_again_between_live_batches(
         if FIRST_MS <= int(cell[1]) < FIRST_MS + 6 * HOUR_MS:
             assert value == stored(pipeline, "hourly")[cell]
 
-    # A period of half an hour, and a day of a time before the first record of all.
+    # A period of half an hour, and days of a time before the first record of all and behind the newest.
     with pytest.raises(InvalidInput, match="whole days"):
         compute(pipeline, "daily", (FIRST_MS, FIRST_MS + HOUR_MS))
-    assert 0 == compute(pipeline, "daily", (FIRST_MS - 2 * DAY_MS, FIRST_MS - DAY_MS)).figures["keys"]
+    for day in (-2, 1_000):
+        nothing = (FIRST_MS + day * DAY_MS, FIRST_MS + (day + 1) * DAY_MS)
+        assert 0 == compute(pipeline, "daily", nothing).figures["keys"]
 
     # A store that is wrong is put right, whatever is killed meanwhile, and the stream goes on.
     assert 0 == pipeline.stop()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ops.backfill import require_whole
+from ops.dagster.backfill import backfill_assets
+from ops.dagster.deployed import Deployed
 from pipelines.engine.recompute import Compared, compare
 from pipelines.periods import DAY_MS, HOUR_MS, time_group
 from pipelines.plan import Query
@@ -51,6 +53,18 @@ def test_a_window_is_a_time_and_other_groups_are_none() -> None:
     parts = time_group(query("year, month, day"))
     assert parts is not None
     assert parts.of_key({"YEAR": 2026, "MONTH": 13, "DAY": 1}) is None
+
+
+def test_an_aggregation_of_a_table_has_no_periods_to_compute_and_says_why() -> None:
+    sql = (
+        "CREATE TABLE t (id INT PRIMARY KEY, d DATE, n INT) WITH (kafka_topic='x', value_format='json');"
+        "CREATE TABLE q WITH (key_format='json') AS SELECT d, SUM(n) AS total FROM t GROUP BY d EMIT CHANGES;"
+    )
+    (of_table,) = parse_pipeline(sql, pipeline="p").queries
+    assert time_group(of_table) is None
+    with pytest.raises(InvalidInput, match="aggregates a table"):
+        require_whole(of_table, 0, DAY_MS)
+    assert [] == backfill_assets([Deployed("p", sql, 0.0, (), (of_table,))])
 
 
 def test_what_is_asked_for_are_whole_days_or_hours() -> None:

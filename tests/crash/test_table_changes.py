@@ -14,6 +14,7 @@ import pytest
 
 from pipelines.deploy import deployed_queries
 from pipelines.query import StoreReader
+from pipelines.reset import EARLIEST, Target, reset
 from pipelines.settings import Settings
 from statestore.failpoints import arm, is_armed
 from statestore.store import Isolation
@@ -112,3 +113,16 @@ def test_killed_at_a_step_groups_hold_what_the_rows_of_now_count_for(
     assert people.expected() == people.in_store()
     assert 0 == pipeline.stop()
     assert people.expected() == people.in_topic()
+
+    # A reset deletes what rows count for as well, without a word of it in the results, and all is counted anew.
+    (deployed,) = deployed_queries(pipeline.registry.pipeline(pipeline.name))
+    told = reset(deployed, pipeline.settings, pipeline.registry, Target(edge=EARLIEST), dry_run=False)
+    shown = read_topic(kafka, deployed.query.output_topic)
+    assert {town for town in TOWNS if town is not None} == {message.key().decode() for message in shown}
+    assert len(TOWNS) - 1 == told.keys_deleted
+    pipeline.start()
+    pipeline.await_(
+        "input is processed again",
+        lambda: people.caught_up() and pipeline.registry.newest_batches(pipeline.name)[0].batch > (told.as_batch or 0),
+    )
+    assert people.expected() == people.in_store()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import confluent_kafka as ck
@@ -92,6 +93,20 @@ def test_an_offset_that_no_broker_says_is_an_error_in_the_end(config: KafkaConfi
     reader._admin = Never()  # type: ignore[assignment]
     with pytest.raises(Unavailable, match="no broker has said the offset"):
         reader.begin_and_end(topic, 0)
+
+
+def test_a_time_behind_the_newest_record_is_the_end_of_the_log(config: KafkaConfig, topic: str, unique: str) -> None:
+    admin = Admin(config)
+    (end,) = admin.ends(topic, partitions=1).values()
+    behind_ms = int((time.time() + 3600) * 1000)
+    assert {0: end} == admin.at_time(topic, behind_ms, partitions=1)
+    assert {0: 0} == admin.at_time(topic, 0, partitions=1)
+    empty = admin.create(f"{unique}-empty", partitions=2, settings={})
+    assert {0: 0, 1: 0} == admin.at_time(empty.name, 0, partitions=2)
+    # That no broker has answered is still no answer.
+    admin._admin = lying = Once(admin._admin, "list_offsets", lambda futures: dict.fromkeys(futures, NoOffset()))  # type: ignore[assignment]
+    assert {0: end} == admin.at_time(topic, behind_ms, partitions=1)
+    assert lying.changed > 2
 
 
 def test_a_reader_whose_place_the_client_gave_up_reads_on(
