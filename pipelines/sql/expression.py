@@ -29,7 +29,9 @@ from pipelines.sql.functions import (
     register,
     string_literal,
 )
+from pipelines.sql.functions_bytes import BYTE_FUNCTIONS
 from pipelines.sql.functions_collection import COLLECTIONS
+from pipelines.sql.functions_json import JSON
 from pipelines.sql.functions_math import MATH
 from pipelines.sql.functions_table import TABLE_FUNCTIONS, TableCalls, table_calls
 from pipelines.sql.functions_text import TEXT
@@ -79,7 +81,7 @@ from pipelines.sql.types import (
     parse_type,
 )
 
-for family in (TEXT, MATH, COLLECTIONS, TIMES):
+for family in (TEXT, BYTE_FUNCTIONS, JSON, MATH, COLLECTIONS, TIMES):
     register(family)
 
 # What every row of a source has besides its columns.

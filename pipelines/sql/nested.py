@@ -129,7 +129,7 @@ def _reduce(node: Call, operand: Value, rest: tuple[Node, ...], over: Expression
     state = over.value(rest[0])
     inner, lambda_ = operand.type.inner, rest[1]
     over.depth += 1
-    so_far, entry = f"v{over.depth}_0", f"v{over.depth}_1"
+    so_far, entry = f"__v{over.depth}_0", f"__v{over.depth}_1"
     items, texts = operand.text, [so_far, entry]
     if operand.type.kind == "map":
         items, texts = f"map_entries({items})", [so_far, f"{entry}.key", f"{entry}.value"]
@@ -141,7 +141,7 @@ def _reduce(node: Call, operand: Value, rest: tuple[Node, ...], over: Expression
 def _body(node: Lambda, types: tuple[SqlType, ...], over: Expressions) -> tuple[list[str], Value]:
     """The names that the lambda function's own stand for in Spark's, and its body."""
     over.depth += 1
-    names = [f"v{over.depth}_{number}" for number in range(len(types))]
+    names = [f"__v{over.depth}_{number}" for number in range(len(types))]
     return names, _bound_body(node, names, types, over)
 
 
