@@ -28,7 +28,9 @@ from pipelines.sql.types import (
 
 # Aggregates that see their rows one after the other: they need the records' order or more than one value of state.
 ORDERED_CALLS = (
+    "ATTR",
     "COLLECT_LIST",
+    "COLLECT_MAP",
     "COLLECT_SET",
     "COUNT_DISTINCT",
     "EARLIEST_BY_OFFSET",
@@ -39,10 +41,11 @@ ORDERED_CALLS = (
     "TOPK",
     "TOPKDISTINCT",
 )
-AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG", *ORDERED_CALLS)
+# Those that are computed from sums of their own.
+SUMMED_CALLS = ("CORRELATION", "SUM_LIST")
+AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG", *SUMMED_CALLS, *ORDERED_CALLS)
 # Those that can take a value back, as the aggregation of a table needs it.
-UNDOABLE = ("AVG", "COLLECT_LIST", "COUNT", "HISTOGRAM", "STDDEV_SAMP", "STDDEV_SAMPLE", "SUM")
-AGGREGATES_NOT_YET = frozenset(["ATTR", "COLLECT_MAP", "CORRELATION", "SUM_LIST"])
+UNDOABLE = ("ATTR", "AVG", "COLLECT_LIST", "COUNT", "HISTOGRAM", "STDDEV_SAMP", "STDDEV_SAMPLE", "SUM", *SUMMED_CALLS)
 NOT_DETERMINISTIC = frozenset(
     [
         "CURRENT_DATE",
@@ -307,7 +310,8 @@ SCALARS: dict[str, Scalar] = {
     "ROUND": Scalar(1, 2, _round),
     "SIGN": Scalar(1, 1, _sign),
     "SQRT": Scalar(1, 1, _double("sqrt")),
-    "TRIM": Scalar(1, 1, _string("trim")),
+    # As Java's: control characters go as well.
+    "TRIM": shaped("regexp_replace({0}, '^[\\\\x00-\\\\x20]+|[\\\\x00-\\\\x20]+$', '')", STRING, "string"),
     "UCASE": Scalar(1, 1, _string("upper")),
     "UPPER": Scalar(1, 1, _string("upper")),
 }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines.sql.error import Refusal, nearest
-from pipelines.sql.functions import Value, common_type, string_literal
+from pipelines.sql.functions import Value, string_literal
 from pipelines.sql.names import quote
 from pipelines.sql.nodes import ArrayOf, Call, Field, Index, Lambda, MapOf, Node, StructOf
-from pipelines.sql.types import BOOLEAN, INT, SqlType, array_of, map_of
+from pipelines.sql.types import BOOLEAN, INT, STRING, SqlType, array_of, map_of
 
 if TYPE_CHECKING:
     from pipelines.sql.expression import Expressions
@@ -64,8 +64,11 @@ def _field(node: Field, over: Expressions) -> Value:
 def _array(node: ArrayOf, over: Expressions) -> Value:
     if not node.items:
         raise Refusal(node.at, "Array constructor cannot be empty. Please supply at least one element")
-    values = tuple(over.value(item) for item in node.items)
-    type_ = common_type(values, "ARRAY")
+    values = [over.value(item) for item in node.items]
+    values, type_ = over.coerced(values, node.items)
+    if type_.kind == "null":
+        hint = "give NULL a type: CAST(NULL AS STRING)"
+        raise Refusal(values[0].at, "Cannot construct an array with all NULL elements", hint)
     return Value(f"array({', '.join(value.cast(type_) for value in values)})", array_of(type_), node.at)
 
 
@@ -73,9 +76,19 @@ def _map(node: MapOf, over: Expressions) -> Value:
     if not node.keys:
         raise Refusal(node.at, "Map constructor cannot be empty. Please supply at least one key value pair")
     keys, values = (tuple(over.value(part) for part in parts) for parts in (node.keys, node.values))
-    key, value = common_type(keys, "MAP"), common_type(values, "MAP")
-    pairs = (f"{k.cast(key)}, {v.cast(value)}" for k, v in zip(keys, values, strict=True))
-    return Value(f"map({', '.join(pairs)})", map_of(key, value), node.at)
+    for each in keys:
+        if each.type != STRING:
+            raise Refusal(
+                each.at, f"Only STRING keys are supported in maps but got: [{', '.join(k.type.sql for k in keys)}]"
+            )
+    items, value = over.coerced(values, node.values)
+    if value.kind == "null":
+        hint = "give NULL a type: CAST(NULL AS STRING)"
+        raise Refusal(items[0].at, "Cannot construct a map with all NULL values", hint)
+    # A key that is null is the text `null`, as JSON writes it.
+    names = (k.text if k.words is not None else f"coalesce({k.text}, 'null')" for k in keys)
+    pairs = (f"{name}, {v.cast(value)}" for name, v in zip(names, items, strict=True))
+    return Value(f"map({', '.join(pairs)})", map_of(STRING, value), node.at)
 
 
 def _struct(node: StructOf, over: Expressions) -> Value:

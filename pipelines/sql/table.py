@@ -43,6 +43,7 @@ def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Com
     where = rows.boolean(select.where, "WHERE") if select.where is not None else None
     rows.place = "GROUP BY"
     groups = [(rows.value(node), node) for node in select.group_by.expressions]
+    _refuse_twice(groups, "GROUP BY")
     rows.place = "SELECT"
     windowed = select.window is not None
     _check_items(items, groups, rows, windowed=windowed)
@@ -58,7 +59,7 @@ def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Com
         value = typed(result.value(item.expression))
         outputs.append(Output(name, value.text))
         columns.append(Column(name, name, value.type.spark))
-    rows.place = "HAVING"
+    rows.place = result.place = "HAVING"
     having = result.boolean(select.having, "HAVING") if select.having is not None else None
     if not outputs:
         told = "The projection contains no value columns: the table has no value column"
@@ -69,6 +70,14 @@ def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Com
     window = plan_window(select.window) if select.window is not None else None
     places = tuple(node.at for _, node in groups)
     return Computation(where, keys, places, result.aggregates, having, tuple(outputs), tuple(columns), window)
+
+
+def _refuse_twice(groups: list[tuple[Value, Node]], clause: str) -> None:
+    seen: set[str] = set()
+    for value, node in groups:
+        if value.text in seen:
+            raise Refusal(node.at, f"the key is given twice: Duplicate {clause} expression: {print_tree(node)}")
+        seen.add(value.text)
 
 
 def _check_items(
@@ -175,17 +184,13 @@ def group_keys(
             raise Refusal(at, f"a group key cannot be called {name}", "names like A0 are the aggregates'")
         named[key.expression] = name
     keys: list[GroupKey] = []
-    seen: set[str] = set()
     for value, node in groups:
         if value.type.kind == "null":
             raise Refusal(value.at, "NULL cannot be a group key")
-        if value.text in seen:
-            raise Refusal(node.at, "the group key is given twice")
         if value.text not in named:
             shown = print_tree(node)
             told = f"Key missing from projection. The query used to build `{target}` must include the grouping expression {shown} in its projection (eg, SELECT {shown}...)"
             raise Refusal(node.at, f"key missing from projection: {told}", "every group key must also be selected")
-        seen.add(value.text)
         # A bare literal would be read as a position by Spark's GROUP BY.
         constant = isinstance(unwrapped(node), (*CONSTANTS, Sign))
         text = f"CAST({value.text} AS {value.type.spark.upper()})" if constant else value.text
