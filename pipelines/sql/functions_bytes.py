@@ -12,10 +12,20 @@ from pipelines.sql.error import Refusal
 from pipelines.sql.functions import Call, Scalar, Value
 from pipelines.sql.types import BIGINT, BYTES, DOUBLE, INT, STRING, SqlType, array_of
 
-# How text in an encoding is read as bytes.
-_READ = {"hex": "unhex({})", "utf8": "encode({}, 'UTF-8')", "ascii": "encode({}, 'US-ASCII')", "base64": "unbase64({})"}
-# How bytes are written in one.
-_WRITE = {"hex": "hex({})", "utf8": "decode({}, 'UTF-8')", "ascii": "decode({}, 'US-ASCII')", "base64": "base64({})"}
+# How text in an encoding is read as bytes, and bytes are written in one. As in Java, what ASCII has not is a question
+# mark in bytes, and what is no character a replacement character in text, where Spark would fail.
+_READ = {
+    "hex": "CASE WHEN length({0}) % 2 = 0 THEN unhex({0}) END",
+    "utf8": "encode({0}, 'UTF-8')",
+    "ascii": "encode(regexp_replace({0}, '[^\\\\x00-\\\\x7F]', '?'), 'US-ASCII')",
+    "base64": "unbase64({0})",
+}
+_WRITE = {
+    "hex": "hex({0})",
+    "utf8": "make_valid_utf8(CAST({0} AS STRING))",
+    "ascii": "regexp_replace(decode({0}, 'ISO-8859-1'), '[^\\\\x00-\\\\x7F]', '\ufffd')",
+    "base64": "base64({0})",
+}
 # `0x…`, to which a digit may be missing, `x'…'` and plain digits are hex to ENCODE.
 _HEX_DIGITS = (
     "CASE WHEN {0} LIKE '0x%' THEN concat(repeat('0', length({0}) % 2), substring({0}, 3)) "
@@ -86,24 +96,29 @@ def _split(call: Call) -> Value:
     return call.result(found, array_of(type_))
 
 
-def _coding(call: Call, index: int) -> str:
+def _coding(call: Call, index: int) -> str | None:
+    """The encoding that argument `index` names, None if there is none of that name: then there is no result."""
     name = call.want(index, "string")
-    if name.words is None or name.words.lower() not in _READ:
+    if name.words is None:
         raise Refusal(name.at, f"{call.name} needs a literal encoding", f"one of {', '.join(_READ)}")
-    return name.words.lower()
+    return name.words.lower() if name.words.lower() in _READ else None
 
 
 def _to_bytes(call: Call) -> Value:
-    return call.result(_READ[_coding(call, 1)].format(call.want(0, "string").text), BYTES)
+    text, coding = call.want(0, "string").text, _coding(call, 1)
+    return call.result(_READ[coding].format(text) if coding else "CAST(NULL AS BINARY)", BYTES)
 
 
 def _from_bytes(call: Call) -> Value:
-    return call.result(_WRITE[_coding(call, 1)].format(call.want(0, "bytes").text), STRING)
+    raw, coding = call.want(0, "bytes").text, _coding(call, 1)
+    return call.result(_WRITE[coding].format(raw) if coding else "CAST(NULL AS STRING)", STRING)
 
 
 def _encode(call: Call) -> Value:
     """ENCODE of a string from one encoding to another; hex is written with small letters."""
     text, source, target = call.want(0, "string").text, _coding(call, 1), _coding(call, 2)
+    if source is None or target is None:
+        return call.result("CAST(NULL AS STRING)", STRING)
     raw = _READ[source].format(_HEX_DIGITS.format(text) if source == "hex" else text)
     written = _WRITE[target].format(raw)
     return call.result(f"lower({written})" if target == "hex" else written, STRING)

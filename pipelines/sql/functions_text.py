@@ -10,19 +10,32 @@ from pipelines.sql.types import INT, STRING, array_of, map_of
 STRINGS = array_of(STRING)
 # What ksqlDB's MASK puts in place of upper case, lower case, digits and all else.
 MASKS = ("X", "x", "n", "-")
+# Escapes of characters, two of them for those beyond the first 65,536.
+_UNIT, _HIGH, _LOW = (
+    "(?i:[0-9a-ce-f][0-9a-f]{3}|d[0-7][0-9a-f]{2})",
+    "(?i:d[89ab][0-9a-f]{2})",
+    "(?i:d[c-f][0-9a-f]{2})",
+)
+ESCAPED = rf"^(\\\\u{_UNIT}|\\\\u{_HIGH}\\\\u{_LOW})+$"
 
 
 def _chr(call: Call) -> Value:
-    """The character of a code, or of its escape `\\u004b`; NULL for what is no code."""
+    """The character of a code, or of its escape `\\u004b`; NULL for what is no code, such as half a surrogate pair."""
     value = call.arguments[0]
     if value.type == STRING:
-        code = f"conv(replace(lower({value.text}), '\\\\u', ''), 16, 10)"
-        return call.result(f"decode(unhex(lpad(hex(CAST({code} AS INT)), 4, '0')), 'UTF-16BE')", STRING)
+        units = f"replace(lower({value.text}), '\\\\u', '')"
+        return call.result(f"CASE WHEN {value.text} RLIKE '{ESCAPED}' THEN {_utf16(units)} END", STRING)
     number = call.want(0, "integer").text
-    plain = f"decode(unhex(lpad(hex({number}), 4, '0')), 'UTF-16BE')"
+    plain = _utf16(f"lpad(hex({number}), 4, '0')")
     high = f"decode(unhex(lpad(hex({number}), 8, '0')), 'UTF-32')"
-    is_high = f"{number} BETWEEN 65536 AND 1114111"
-    return call.result(f"CASE WHEN {number} BETWEEN 0 AND 65535 THEN {plain} WHEN {is_high} THEN {high} END", STRING)
+    is_plain = f"{number} BETWEEN 0 AND 55295 OR {number} BETWEEN 57344 AND 65535"
+    return call.result(
+        f"CASE WHEN {is_plain} THEN {plain} WHEN {number} BETWEEN 65536 AND 1114111 THEN {high} END", STRING
+    )
+
+
+def _utf16(units: str) -> str:
+    return f"decode(unhex({units}), 'UTF-16BE')"
 
 
 def _elt(call: Call) -> Value:

@@ -118,6 +118,8 @@ def build_lambda_call(node: Call, over: Expressions) -> Value:
     wanted = 2 if node.function == "TRANSFORM" and operand.type.kind == "map" else 1
     if len(lambdas) != len(rest) or len(rest) != wanted:
         raise Refusal(node.at, f"{node.function} of {operand.type.sql} takes {wanted} lambda functions")
+    if wanted == 2:
+        return _transformed_map(node, operand, lambdas, over)
     bodies = [_body(each, operand.type.inner, over) for each in lambdas]
     texts = [f"{_listed(names)} -> {body.text}" for names, body in bodies]
     if node.function == "FILTER":
@@ -125,10 +127,17 @@ def build_lambda_call(node: Call, over: Expressions) -> Value:
             raise Refusal(lambdas[0].at, "FILTER needs a condition")
         name = "filter" if operand.type.kind == "array" else "map_filter"
         return Value(f"{name}({operand.text}, {texts[0]})", operand.type, node.at)
-    if operand.type.kind == "array":
-        return Value(f"transform({operand.text}, {texts[0]})", array_of(bodies[0][1].type), node.at)
-    type_ = map_of(bodies[0][1].type, bodies[1][1].type)
-    return Value(f"transform_values(transform_keys({operand.text}, {texts[0]}), {texts[1]})", type_, node.at)
+    return Value(f"transform({operand.text}, {texts[0]})", array_of(bodies[0][1].type), node.at)
+
+
+def _transformed_map(node: Call, operand: Value, lambdas: list[Lambda], over: Expressions) -> Value:
+    """TRANSFORM of a map: both functions take an entry as it was."""
+    over.depth += 1
+    entry = f"__v{over.depth}_0"
+    bodies = [_bound_body(each, [f"{entry}.key", f"{entry}.value"], operand.type.inner, over) for each in lambdas]
+    type_ = map_of(bodies[0].type, bodies[1].type)
+    made = f"transform(map_entries({operand.text}), {entry} -> struct({bodies[0].text}, {bodies[1].text}))"
+    return Value(f"map_from_entries({made})", type_, node.at)
 
 
 def _listed(names: list[str]) -> str:
@@ -148,7 +157,8 @@ def _reduce(node: Call, operand: Value, rest: tuple[Node, ...], over: Expression
         items, texts = f"map_entries({items})", [so_far, f"{entry}.key", f"{entry}.value"]
     body = _bound_body(lambda_, texts, (state.type, *inner), over)
     text = body.cast(state.type)
-    return Value(f"aggregate({items}, {state.text}, ({so_far}, {entry}) -> {text})", state.type, node.at)
+    folded = f"aggregate({items}, {state.text}, ({so_far}, {entry}) -> {text})"
+    return Value(f"CASE WHEN {operand.text} IS NULL THEN {state.text} ELSE {folded} END", state.type, node.at)
 
 
 def _body(node: Lambda, types: tuple[SqlType, ...], over: Expressions) -> tuple[list[str], Value]:

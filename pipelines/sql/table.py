@@ -10,6 +10,7 @@ from pipelines.sql.aggregation import CONSTANTS, ResultExpressions
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.functions import Value
+from pipelines.sql.functions_table import table_calls
 from pipelines.sql.names import AGGREGATE_NAME, PSEUDO_COLUMNS, WINDOW_BOUNDS
 from pipelines.sql.nodes import Column as ColumnNode
 from pipelines.sql.nodes import Field, Node, Sign, unwrapped
@@ -37,6 +38,8 @@ class Computation:
 def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Computation:
     """The plan of an aggregation, in the order WHERE, GROUP BY, SELECT, HAVING. `target` names it in errors."""
     items = _items(select)
+    for call in (call for item in items for call in table_calls(item.expression)):
+        raise Refusal(call.at, "Table functions cannot be used with aggregations.")
     rows.place = "WHERE"
     if select.group_by is None:
         raise Refusal(select.tail_at, "a table needs GROUP BY", "a table is an aggregation: GROUP BY its key")
