@@ -80,7 +80,20 @@ class Aggregate:
 
 # Aggregates that have to see their rows one after the other; the second kind keeps values, in a list.
 LATEST, EARLIEST, DEVIATION, VARIANCE = "latest_by_offset", "earliest_by_offset", "stddev_sample", "stddev_samp"
-LISTS = ("collect_list", "collect_set", "count_distinct", "earliest_n", "latest_n", "topk", "topkdistinct", "histogram")
+LISTS = (
+    "attr",
+    "collect_list",
+    "collect_map",
+    "collect_set",
+    "count_distinct",
+    "earliest_n",
+    "latest_n",
+    "topk",
+    "topkdistinct",
+    "histogram",
+)
+# Those of them whose state is an object.
+OBJECTS = ("attr", "collect_map", "histogram")
 ORDERED = frozenset((LATEST, EARLIEST, DEVIATION, VARIANCE, *LISTS))
 
 

@@ -72,7 +72,7 @@ def arrow_type(name: str) -> pa.DataType:
             return pa.map_(*inner)
         case "struct":
             return pa.struct(list(zip(type_.names, inner, strict=True)))
-        case "bytes":
+        case "bytes" | "binary":
             return pa.binary()
         case kind if kind in PHYSICAL:
             return _SIMPLE[PHYSICAL[kind]]

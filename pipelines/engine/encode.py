@@ -55,7 +55,8 @@ def _bytes(form: str, delimiter: str, fields: Sequence[Field]) -> str:
             bare = f"substring({text}, 6, length({text}) - 6)"
             return f"CASE WHEN ({expression}) IS NOT NULL THEN CAST({bare} AS BINARY) END"
         case "delimited":
-            parts = ", ".join(_csv(expression, delimiter) for _, expression in fields)
+            many = len(fields) > 1
+            parts = ", ".join(_csv(each, delimiter, first=many and at == 0) for at, (_, each) in enumerate(fields))
             return f"CAST(concat_ws('{_literal(delimiter)}', {parts}) AS BINARY)"
         case "kafka":
             # Outside of ANSI mode Spark casts integers to big-endian bytes, which is the KAFKA format.
@@ -63,16 +64,19 @@ def _bytes(form: str, delimiter: str, fields: Sequence[Field]) -> str:
     raise InvalidConfig("plan has an unknown format", format=form)
 
 
-def _csv(expression: str, delimiter: str) -> str:
+def _csv(expression: str, delimiter: str, *, first: bool) -> str:
     """One field: empty for null, in quotes if it holds the delimiter, a quote or a line break.
 
-    Also in quotes, as Commons CSV has it, is what begins with a space, `!`, `"` or `#` or ends with a space.
+    Also in quotes, as Commons CSV has it, is what begins with a space, `!`, `"` or `#` or ends with a space, and the
+    `first` of several fields if it begins with anything but a letter or a digit of ASCII, or is empty.
     """
     text = f"CAST({expression} AS STRING)"
     special = " OR ".join(
         f"contains({text}, '{_literal(char)}')" for char in dict.fromkeys((delimiter, '"', "\n", "\r"))
     )
-    special += f" OR {text} RLIKE '^[ !\"#]|[\\\\x00-\\\\x20]$'"
+    special += f" OR {text} RLIKE '^[\\\\x00-#]|[\\\\x00-\\\\x20]$'"
+    if first:
+        special += f" OR {text} RLIKE '^[^0-9A-Za-z]' OR {text} = ''"
     quoted = f"""concat('"', replace({text}, '"', '""'), '"')"""
     return f"coalesce(CASE WHEN {special} THEN {quoted} ELSE {text} END, '')"
 

@@ -1,7 +1,8 @@
 """Aggregates that keep values: lists, sets, the largest, the first and the last few, and how often each occurs.
 
 A value is the text in which Spark writes it as JSON, so equal values have equal texts, and no digit is lost. A state is
-a JSON list of such texts; a histogram's is an object of counts. These are computed row by row: a list has no
+a JSON list of such texts; a histogram's is an object of counts, by the string, and so is that of ATTR, by the text; a
+map's is an object of texts. These are computed row by row: a list has no
 arithmetic.
 """
 
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.engine.runs import Bools, Runs
-from pipelines.plan import Aggregate
+from pipelines.plan import OBJECTS, Aggregate
 
 # As ksqlDB has it: values beyond are left out.
 HISTOGRAM_MAX = 1_000
@@ -32,7 +33,7 @@ def lists(
     `rows` are JSON objects that have the value as `v`, or nothing for null. Those of `undone` are taken back.
     """
     forward, backward = _step(aggregate), _undo(aggregate)
-    start: Any = {} if aggregate.function == "histogram" else []
+    start: Any = {} if aggregate.function in OBJECTS else []
     values = [text[_BEFORE:-_AFTER] or _NULL for text in rows.to_pylist()]
     row_of = np.empty(runs.size, dtype=np.int64)
     row_of[runs.slots] = np.arange(len(values))
@@ -64,6 +65,10 @@ def _step(aggregate: Aggregate) -> Step:
             return lambda state, value: [*state, value][-most:] if _counts(aggregate, value) else state
         case "histogram":
             return _counted
+        case "attr":
+            return lambda state, value: {**state, value: state.get(value, 0) + 1}
+        case "collect_map":
+            return lambda state, value: {**state, **(json.loads(value) or {})}
     distinct = aggregate.function == "topkdistinct"
 
     def largest(state: list[str], value: str) -> list[str]:
@@ -75,13 +80,18 @@ def _step(aggregate: Aggregate) -> Step:
 
 
 def _undo(aggregate: Aggregate) -> Step:
-    """The step that takes a value back: of a list its last occurrence. Only a list and a histogram have one."""
+    """The step that takes a value back: of a list its last occurrence. Lists and counts have one."""
 
     def taken(state: list[str], value: str) -> list[str]:
         at = len(state) - 1 - state[::-1].index(value) if value in state else len(state)
         return state[:at] + state[at + 1 :]
 
-    return _uncounted if aggregate.function == "histogram" else taken
+    match aggregate.function:
+        case "histogram":
+            return lambda state, value: _less(state, json.loads(value))
+        case "attr":
+            return _less
+    return taken
 
 
 def _counts(aggregate: Aggregate, value: str) -> bool:
@@ -95,11 +105,11 @@ def _counted(state: dict[str, int], value: str) -> dict[str, int]:
     return {**state, text: state.get(text, 0) + 1}
 
 
-def _uncounted(state: dict[str, int], value: str) -> dict[str, int]:
-    text = json.loads(value)
+def _less(state: dict[str, int], text: str) -> dict[str, int]:
     left = {**state, text: state[text] - 1} if text in state else state
     return {name: count for name, count in left.items() if count}
 
 
 def _comparable(value: str) -> Any:
-    return json.loads(value, parse_float=Decimal)
+    found = json.loads(value, parse_float=Decimal)
+    return found["sort_col"] if isinstance(found, dict) else found

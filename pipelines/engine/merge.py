@@ -7,7 +7,7 @@ from merged parts, or from stored ones where HAVING asks what was. No name of a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipelines.engine.decode import NULL_VALUE
@@ -92,14 +92,25 @@ def _value(aggregate: Aggregate, prefix: str) -> str:
 
 
 def _listed(aggregate: Aggregate, part: str) -> str:
-    """The value of a part that is a list of JSON texts, or for a histogram an object of counts."""
+    """The value of a part that is a list of JSON texts, or an object."""
     match aggregate.function:
         case "count_distinct":
             return f"CAST(coalesce(json_array_length({part}), 0) AS BIGINT)"
         case "histogram":
             return f"from_json({part}, 'map<string,bigint>')"
+        case "attr":
+            texts = f"json_object_keys({part})"
+            return f"CASE WHEN size({texts}) = 1 THEN {_from_text(f'{texts}[0]', aggregate)} END"
+        case "collect_map":
+            value = _from_text("__v", replace(aggregate, type=parse_type(aggregate.type).inner[1].spark))
+            return f"transform_values(from_json({part}, 'map<string,string>'), (__k, __v) -> {value})"
     joined = f"concat('[', array_join(from_json({part}, 'array<string>'), ','), ']')"
     return f"from_json({joined}, 'array<{parse_type(aggregate.type).ddl}>')"
+
+
+def _from_text(text: str, aggregate: Aggregate) -> str:
+    """The value of a JSON text, in the aggregate's type."""
+    return f"element_at(from_json(concat('[', {text}, ']'), 'array<{parse_type(aggregate.type).ddl}>'), 1)"
 
 
 def key_bytes(query: Query, group_by: tuple[GroupKey, ...]) -> str:

@@ -87,6 +87,11 @@ class ProjectionJob(Job):
         keys = [f"`{column.name}` IS NOT NULL" for column in self.query.source.columns if column.key]
         return " AND ".join(keys) or "true"
 
+    def _of_values(self) -> bool:
+        """Whether the key is computed from columns of the value."""
+        values = [f"`{column.name}`" for column in self.query.source.columns if not column.key]
+        return any(name in key.expression for name in values for key in self.query.group_by)
+
     def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
         return drained, stager(exchange)
 
@@ -96,8 +101,11 @@ class ProjectionJob(Job):
         shown = "__error IS NULL"
         if query.changelog and query.where is not None:
             shown += f" AND ({query.where})"
+        keyed = f"NOT ({FAILED})"
+        if not query.changelog and self._of_values():
+            keyed = "__error IS NULL"  # a row without a value has no such key
         return [
-            f"CASE WHEN NOT ({FAILED}) THEN {key_bytes(query, query.group_by)} END AS __key",
+            f"CASE WHEN {keyed} THEN {key_bytes(query, query.group_by)} END AS __key",
             f"CASE WHEN {shown} THEN {value_bytes(query)} END AS __value",
             f"CASE WHEN {FAILED} THEN {DEAD.format(reason='__error')} END AS __dead",
             f"{self._time()} AS __time",

@@ -13,7 +13,7 @@ from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, T
 from pipelines.sql.ordered import plan_ordered
 from pipelines.sql.printer import print_tree
 from pipelines.sql.tree import Item, Select
-from pipelines.sql.types import BIGINT, BOOLEAN, DOUBLE, NULL, SqlType, decimal, parse_type
+from pipelines.sql.types import BIGINT, BOOLEAN, BYTES, DOUBLE, NULL, STRING, SqlType, decimal, parse_type
 
 CONSTANTS = (Text, Number, Null, Truth)
 
@@ -71,7 +71,9 @@ class ResultExpressions(Expressions):
 
     def is_bound(self, node: Node) -> bool:
         """Whether the node is the start or the end of the window."""
-        return isinstance(node, Column) and node.source is None and node.name.text in self.bounds
+        if not isinstance(node, Column) or node.name.text not in self.bounds:
+            return False
+        return node.source is None or node.source.text == self.rows.alias
 
     def column(self, node: Column) -> Value:
         if self.is_bound(node):
@@ -87,9 +89,12 @@ class ResultExpressions(Expressions):
         if name == "COUNT" and not arguments:
             return self._entry("count_all", None, BIGINT, BIGINT, at)
         if name in ORDERED_CALLS and arguments and not isinstance(arguments[0], Star):
-            self._require_row(arguments[0])
-            ordered = plan_ordered(node, self.rows.value(arguments[0]))
+            for each in arguments:
+                self._require_row(each)
+            ordered = plan_ordered(node, [self.rows.value(each) for each in arguments])
             return Value(quote(self._shared(ordered.aggregate).name), ordered.type, at)
+        if name == "CORRELATION" and len(arguments) == 2:
+            return self._correlation(node)
         if len(arguments) != 1:
             raise Refusal(at, f"{name} takes 1 argument, not {len(arguments)}")
         if isinstance(arguments[0], Star):
@@ -98,10 +103,36 @@ class ResultExpressions(Expressions):
             return self._entry("count_all", None, BIGINT, BIGINT, at)
         self._require_row(arguments[0])
         argument = self.rows.value(arguments[0])
+        if name == "SUM_LIST":
+            argument = listed_sum(argument)
+            return self._entry("sum", argument.text, argument.type, argument.type, at)
         type_ = aggregate_type(name, argument)
+        if type_ == BYTES:  # of hex digits the order is that of the bytes
+            digits = self._entry(name.lower(), f"hex({argument.text})", STRING, STRING, at)
+            return Value(f"unhex({digits.text})", BYTES, at)
         text = argument.cast(DOUBLE) if name == "AVG" and argument.type.kind == "decimal" else argument.text
         accumulated = BIGINT if name == "AVG" and argument.type.is_integer else type_
         return self._entry(name.lower(), text, type_, accumulated, at)
+
+    def _correlation(self, node: Call) -> Value:
+        """Pearson's, from six sums over the rows that have both numbers; NaN while there is none."""
+        x, y = (self._number(node, index).cast(DOUBLE) for index in range(2))
+        both = f"({x}) IS NOT NULL AND ({y}) IS NOT NULL"
+        count = self._entry("count", f"CASE WHEN {both} THEN 1 END", BIGINT, BIGINT, node.at).text
+        texts = (x, y, f"({x}) * ({x})", f"({y}) * ({y})", f"({x}) * ({y})")
+        sums = (self._entry("sum", f"CASE WHEN {both} THEN {text} END", DOUBLE, DOUBLE, node.at).text for text in texts)
+        x1, y1, xx, yy, xy = sums
+        spread = f"({count} * {xx} - {x1} * {x1}) * ({count} * {yy} - {y1} * {y1})"
+        found = f"({count} * {xy} - {x1} * {y1}) / sqrt({spread})"
+        text = f"CASE WHEN {count} > 1 AND {spread} > 0 THEN {found} ELSE DOUBLE('NaN') END"
+        return Value(text, DOUBLE, node.at)
+
+    def _number(self, node: Call, index: int) -> Value:
+        self._require_row(node.arguments[index])
+        value = self.rows.value(node.arguments[index])
+        if not value.type.is_number:
+            raise Refusal(value.at, f"{node.function} needs a number, this is {value.type.kind}", "use CAST")
+        return value
 
     def _entry(self, function: str, argument: str | None, type_: SqlType, accumulated: SqlType, at: int) -> Value:
         entry = self._shared(Aggregate("", function, argument, accumulated.spark))
@@ -120,18 +151,33 @@ class ResultExpressions(Expressions):
 def aggregate_type(name: str, argument: Value) -> SqlType:
     """The type of the aggregate `name` over the argument."""
     type_ = argument.type
-    if type_ == NULL:
-        raise Refusal(argument.at, f"{name} of NULL has no type")
     if name == "COUNT":
         return BIGINT
+    if type_ == NULL:
+        raise Refusal(argument.at, f"{name} of NULL has no type")
+    unaccepted = f"Function '{name}' does not accept parameters ({type_.sql})"
     if name in ("SUM", "AVG"):
         if not type_.is_number:
-            raise Refusal(argument.at, f"{name} needs a number, this is {type_.kind}", "use CAST, or COUNT")
+            message = f"{name} needs a number, this is {type_.kind}: {unaccepted}"
+            raise Refusal(argument.at, message, "use CAST, or COUNT")
         if name == "AVG":
             return DOUBLE
         if type_.kind == "decimal":
             return decimal(min(type_.precision + 10, 38), type_.scale)
         return BIGINT if type_.is_integer else type_
-    if type_ == BOOLEAN:
-        raise Refusal(argument.at, f"{name} needs a number or string, this is boolean")
+    if type_ == BOOLEAN or type_.is_nested:
+        raise Refusal(argument.at, f"{name} needs a number or string, this is {type_.kind}: {unaccepted}")
     return type_
+
+
+def listed_sum(argument: Value) -> Value:
+    """The sum of an array's numbers, as SUM adds it; nulls in it are passed over."""
+    inner = argument.type.inner[0] if argument.type.kind == "array" else argument.type
+    if argument.type.kind != "array" or not inner.is_number:
+        message = f"SUM_LIST needs an array of numbers, this is {argument.type.sql}"
+        raise Refusal(argument.at, f"{message}: Function 'SUM_LIST' does not accept parameters ({argument.type.sql})")
+    type_ = aggregate_type("SUM", Value(argument.text, inner, argument.at))
+    known = f"filter({argument.text}, __x -> __x IS NOT NULL)"
+    start = f"CAST(0 AS {type_.ddl.upper()})"
+    added = f"CAST(__s + __x AS {type_.ddl.upper()})"
+    return Value(f"aggregate({known}, {start}, (__s, __x) -> {added})", type_, argument.at)

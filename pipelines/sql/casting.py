@@ -32,7 +32,7 @@ def cast_text(text: str, source: SqlType, target: SqlType, depth: int = 0) -> st
 
 
 def _to_string(text: str, source: SqlType, depth: int) -> str:
-    e = f"e{depth}"
+    e = f"__e{depth}"
     match source.kind:
         case "timestamp":
             pattern = TIMESTAMP_PATTERN.replace("'", "\\'")
@@ -80,7 +80,7 @@ def _from_string(text: str, target: SqlType) -> str:
 
 
 def _nested(text: str, source: SqlType, target: SqlType, depth: int) -> str:
-    e = f"e{depth}"
+    e = f"__e{depth}"
     if source.kind == "array":
         return f"transform({text}, {e} -> {cast_text(e, source.inner[0], target.inner[0], depth + 1)})"
     if source.kind == "map":

@@ -46,7 +46,8 @@ def define(statement: CreateSource) -> Relation:
     if not formats.value:
         message = f"{what} needs VALUE_FORMAT: Statement is missing the 'VALUE_FORMAT' property from the WITH clause"
         raise Refusal(at, message, "WITH (kafka_topic='…', value_format='json')")
-    formats = checked(replace(formats, key=formats.key or DEFAULT_KEY), columns, properties, at, statement.kind.lower())
+    formats, kind = replace(formats, key=formats.key or DEFAULT_KEY), statement.kind.lower()
+    formats = checked(formats, columns, properties, at, kind, computed=False)
     read_partitions(properties)
     timestamp, pattern = read_timestamp(properties, columns)
     source = Source(

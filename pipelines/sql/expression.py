@@ -11,14 +11,15 @@ WHEN, under AND and OR) both mean the same, and the text is the plain comparison
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 
 from pipelines.plan import Source
+from pipelines.sql.coercion import coerced
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.functions import (
     AGGREGATES,
-    AGGREGATES_NOT_YET,
     NOT_DETERMINISTIC,
     SCALARS,
     Call,
@@ -29,7 +30,9 @@ from pipelines.sql.functions import (
     register,
     string_literal,
 )
+from pipelines.sql.functions_bytes import BYTE_FUNCTIONS
 from pipelines.sql.functions_collection import COLLECTIONS
+from pipelines.sql.functions_json import JSON
 from pipelines.sql.functions_math import MATH
 from pipelines.sql.functions_table import TABLE_FUNCTIONS, TableCalls, table_calls
 from pipelines.sql.functions_text import TEXT
@@ -79,7 +82,7 @@ from pipelines.sql.types import (
     parse_type,
 )
 
-for family in (TEXT, MATH, COLLECTIONS, TIMES):
+for family in (TEXT, BYTE_FUNCTIONS, JSON, MATH, COLLECTIONS, TIMES):
     register(family)
 
 # What every row of a source has besides its columns.
@@ -142,12 +145,13 @@ def like_pattern(pattern: str, escape: str | None, at: int) -> str:
 class Expressions:
     """Renders a tree. Subclasses say what columns and aggregates are.
 
-    `bound` are the names that lambda functions give, `depth` how many of those there were.
+    `bound` are the names that lambda functions give, `depth` how many of those there were, `place` is the clause.
     """
 
     def __init__(self) -> None:
         self.bound: dict[str, Value] = {}
         self.depth = 0
+        self.place = "SELECT"
 
     def column(self, node: Column) -> Value:
         """The value of a column."""
@@ -165,8 +169,18 @@ class Expressions:
         """The text of a condition that lets rows through; `what` names it in the error."""
         value = self.value(node, lets_through=True)
         if value.type != BOOLEAN:
-            raise Refusal(value.at, f"{what} needs a condition, this is {value.type.kind}", "compare it with something")
+            told = f"Should evaluate to boolean but is {print_tree(node)} ({value.type.sql}) instead"
+            message = f"{what} needs a condition, this is {value.type.kind}"
+            raise Refusal(value.at, f"{message}: Type error in {what} expression: {told}", "compare it with something")
         return value.text
+
+    def coerced(self, values: Sequence[Value], nodes: Sequence[Node]) -> tuple[list[Value], SqlType]:
+        """The values with one type that holds all of them."""
+        return coerced(values, nodes, lambda text: signed_literal(text, 0))
+
+    def told(self, message: str) -> str:
+        """What ksqlDB says of an expression, with the clause in which it stands."""
+        return f"Error in {self.place} expression: {message}" if self.place in ("WHERE", "HAVING") else message
 
     def value(self, node: Node, *, lets_through: bool = False) -> Value:
         """The typed text of the tree."""
@@ -246,8 +260,6 @@ class Expressions:
         """Why there is no such function."""
         if name in NOT_DETERMINISTIC:
             return Refusal(at, f"{name} gives another result each time, and a batch may run twice", "use ROWTIME")
-        if name in AGGREGATES_NOT_YET:
-            return Refusal(at, f"aggregate {name} is not supported yet", f"supported: {', '.join(AGGREGATES)}")
         hint = nearest(name, [*SCALARS, *AGGREGATES, *TABLE_FUNCTIONS, "CAST"])
         return Refusal(at, f"Can't find any functions with the name '{name[:50]}'", hint)
 
@@ -267,12 +279,17 @@ class Expressions:
         for value in (left, right):
             if not value.type.is_number:
                 hint = "join strings with ||" if operator == "+" and value.type == STRING else "use CAST"
-                raise Refusal(value.at, f"{operator} needs numbers, this is {value.type.kind}", hint)
+                kinds = " ".join(each.type.sql.partition("(")[0].partition("<")[0] for each in (left, right))
+                shown = f"({print_tree(node.left)} {operator} {print_tree(node.right)})"
+                told = self.told(f"Error processing expression: {shown}. Unsupported arithmetic types. {kinds}")
+                raise Refusal(value.at, f"{operator} needs numbers, this is {value.type.kind}: {told}", hint)
         type_ = arithmetic(operator, left.type, right.type)
         if type_.kind == "decimal":
             texts = left.cast(as_decimal(left.type)), right.cast(as_decimal(right.type))
         else:
             texts = left.text, right.text
+        if type_ == DOUBLE and operator in ("/", "%") and not right.literal:
+            return Value(_divided(operator, left.cast(DOUBLE), right.cast(DOUBLE)), type_, node.at)
         if operator == "/" and type_.is_integer:
             divided = f"({texts[0]} div {texts[1]})"  # div is a bigint, whatever its operands
             return Value(f"CAST({divided} AS INT)" if type_ == INT else divided, type_, node.at)
@@ -287,7 +304,7 @@ class Expressions:
             told = f"Cannot compare {a} ({left.type.sql}) to {b} ({right.type.sql}) with {COMPARISONS[operator]}"
             if NULL in (left.type, right.type):
                 told = f"Comparison with NULL not supported: {a} {operator} {b}"
-            raise Refusal(refusal.at, f"{refusal.message}: {told}", refusal.hint) from refusal
+            raise Refusal(refusal.at, f"{refusal.message}: {self.told(told)}", refusal.hint) from refusal
         return condition(f"({left.text} {operator} {right.text})", node.at, lets_through)
 
     def _distinct(self, node: Distinct) -> Value:
@@ -305,9 +322,12 @@ class Expressions:
                 raise Refusal(value.at, "a comparison with NULL is never true", "use IS NULL or IS NOT NULL")
             if ordered and value.type == BOOLEAN:
                 raise Refusal(value.at, "booleans have no order", "only = and <> compare booleans")
+        both = common(left.type, right.type)
         if left.type.is_nested or right.type.is_nested:
-            raise Refusal(left.at, f"{left.type.sql} cannot be compared", "compare what is in it")
-        if common(left.type, right.type) is not None:
+            if both is None or ordered:
+                raise Refusal(left.at, f"{left.type.sql} cannot be compared", "compare what is in it")
+            return _as_entries(left, both), _as_entries(right, both)
+        if both is not None:
             return left, right
         for a, b in ((left, right), (right, left)):
             if a.type.is_time and (b.type == STRING or (a.type.kind, b.type.kind) == ("timestamp", "date")):
@@ -380,7 +400,8 @@ class Expressions:
         if all(result.type == NULL for result in results):
             told = "Invalid Case expression. All case branches have NULL type"
             raise Refusal(results[0].at, f"CASE has no type: {told}", "give NULL a type: CAST(NULL AS STRING)")
-        type_ = common_type(tuple(results), "CASE")
+        nodes = [branch.result for branch in node.branches]
+        results, type_ = self.coerced(results, nodes if node.default is None else [*nodes, node.default])
         texts = [result.cast(type_) for result in results]
         whens = " ".join(f"WHEN {when} THEN {then}" for when, then in zip(conditions, texts, strict=False))
         otherwise = f" ELSE {texts[-1]}" if node.default is not None else ""
@@ -395,6 +416,39 @@ class Expressions:
         return Value(value.cast(target), target, node.at)
 
 
+def _as_entries(value: Value, type_: SqlType) -> Value:
+    """An array, a map or a struct as it can be compared: a map as its entries, ordered by key."""
+    return Value(_entries(value.cast(type_), type_, 0), type_, value.at)
+
+
+def _entries(text: str, type_: SqlType, depth: int) -> str:
+    if "map<" not in type_.spark:
+        return text
+    e = f"__m{depth}"
+    if type_.kind == "array":
+        return f"transform({text}, {e} -> {_entries(e, type_.inner[0], depth + 1)})"
+    if type_.kind == "map":
+        value = _entries(f"{e}.value", type_.inner[1], depth + 1)
+        return f"array_sort(transform(map_entries({text}), {e} -> struct({e}.key, {value})))"
+    fields = zip(type_.names, type_.inner, strict=True)
+    parts = (_entries(f"{text}.{quote(name)}", inner, depth + 1) for name, inner in fields)
+    return f"CASE WHEN {text} IS NOT NULL THEN struct({', '.join(parts)}) END"
+
+
+def _divided(operator: str, left: str, right: str) -> str:
+    """A double by another as Java divides them: by zero it is infinite, or NaN, where Spark has NULL.
+
+    The two are named, so that nested divisions do not repeat their operands.
+    """
+    if operator == "%":
+        zero = "WHEN __d.b = 0 AND __d.a IS NOT NULL THEN DOUBLE('NaN')"
+    else:
+        infinite = "WHEN __d.a > 0 THEN DOUBLE('Infinity') WHEN __d.a < 0 THEN DOUBLE('-Infinity')"
+        zero = f"WHEN __d.b = 0 THEN CASE WHEN isnan(__d.a) THEN __d.a {infinite} WHEN __d.a = 0 THEN DOUBLE('NaN') END"
+    found = f"CASE {zero} ELSE __d.a {operator} __d.b END"
+    return f"transform(array(named_struct('a', {left}, 'b', {right})), __d -> {found})[0]"
+
+
 def read_literal(value: Value, wanted: SqlType) -> Value:
     """A literal string beside numbers or booleans as one of them, as ksqlDB reads it in a list; others as they are."""
     if value.words is None or not (wanted.is_number or wanted == BOOLEAN):
@@ -402,9 +456,14 @@ def read_literal(value: Value, wanted: SqlType) -> Value:
     if wanted == BOOLEAN:
         return Value(value.cast(BOOLEAN), BOOLEAN, value.at)
     try:
-        return number_literal(value.words.strip().lstrip("-"), negative=value.words.strip()[:1] == "-", at=value.at)
+        return signed_literal(value.words.strip(), value.at)
     except (ValueError, ArithmeticError):
         raise Refusal(value.at, f"'{value.words[:50]}' is no number") from None
+
+
+def signed_literal(text: str, at: int) -> Value:
+    """The number that the text is."""
+    return number_literal(text.lstrip("-+"), negative=text[:1] == "-", at=at)
 
 
 def negated(value: Value, is_negated: bool) -> Value:
@@ -429,7 +488,6 @@ class RowExpressions(Expressions):
         self.source = source
         self.alias = alias
         self.places = False
-        self.place = "SELECT"
         self.tables: TableCalls | None = None
         self.types = {column.name: parse_type(column.type) for column in source.columns}
 
@@ -442,7 +500,9 @@ class RowExpressions(Expressions):
         if name in self.types or name in ROW_COLUMNS:
             return name
         if name in WINDOW_BOUNDS:
-            raise Refusal(at, f"window bound {name} may only stand in SELECT and HAVING of a windowed aggregation")
+            told = f"Window bounds column {name} can only be used in the SELECT clause of windowed aggregations"
+            told = f"{told} and can not be passed to aggregate functions"
+            raise Refusal(at, f"window bound {name} may only stand in SELECT and HAVING of a window: {told}")
         if name in PSEUDO_COLUMNS:
             raise Refusal(
                 at, f"{self.place} column '{name}' cannot be resolved: it is not supported here", "ROWTIME is"

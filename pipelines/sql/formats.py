@@ -54,19 +54,22 @@ def read_formats(properties: Properties, inherited: Formats) -> Formats:
     )
 
 
-def checked(formats: Formats, columns: Sequence[Column], properties: Properties, at: int, what: str) -> Formats:
-    """The formats if the columns can be written in them. `what` is stream or table, `at` where columns are named."""
+def checked(
+    formats: Formats, columns: Sequence[Column], properties: Properties, at: int, what: str, *, computed: bool
+) -> Formats:
+    """The formats if the columns can be written in them. `what` is stream or table, `at` where columns are named.
+
+    A `computed` relation without keys takes no key format; a stream that is read has one for the queries over it.
+    """
     keys = [column for column in columns if column.key]
     values = [column for column in columns if not column.key]
     given = properties.get("KEY_FORMAT") or properties.get("FORMAT")
     if not keys:
-        if "KEY_FORMAT" in properties and formats.key != "none":
+        if computed and "KEY_FORMAT" in properties and formats.key != "none":
             raise Refusal(given.at if given else at, f"Key format specified for {what} without key columns")
     elif formats.key == "none":
         if given is not None:
-            raise Refusal(
-                given.value_at, "The 'NONE' format can only be used when no columns are defined. Got: key columns"
-            )
+            raise Refusal(given.value_at, _unwritable("none", keys, KAFKA_KEYS)[0])
         formats = replace(formats, key="kafka")
     for side in ("key", "value"):
         form = getattr(formats, side)
@@ -91,36 +94,38 @@ def _check_wrapping(formats: Formats, values: Sequence[Column], wrapping: Given)
 
 
 def _check(form: str, columns: Sequence[Column], kafka: tuple[str, ...], at: int, side: str) -> None:
+    for column in columns if side == "key" else ():
+        if "map<" in column.type:
+            told = "they may lead to unexpected behavior due to inconsistent serialization"
+            shown = f"Key column name: `{column.name}`. Column type: {parse_type(column.type).sql}"
+            message = f"Map keys, including types that contain maps, are not supported as {told}. {shown}"
+            raise Refusal(at, message)
+    reason, hint = _unwritable(form, columns, kafka)
+    if reason:
+        schema = f"format: {form.upper()} schema: Persistence{{columns={_listed(columns)}, features=[]}}"
+        message = f"{side.capitalize()} format does not support schema. {schema} reason: {reason}"
+        raise Refusal(at, message, f"write WITH ({side}_format='json')" if hint else None)
+
+
+def _listed(columns: Sequence[Column]) -> str:
+    shown = (f"`{column.name}` {parse_type(column.type).sql}{' KEY' if column.key else ''}" for column in columns)
+    return f"[{', '.join(shown)}]"
+
+
+def _unwritable(form: str, columns: Sequence[Column], kafka: tuple[str, ...]) -> tuple[str, bool]:
+    """Why the columns cannot be written in the format, empty if they can, and whether JSON could."""
     if form == "none" and columns:
-        raise Refusal(at, "The 'NONE' format can only be used when no columns are defined")
-    if form == "kafka":
-        if len(columns) > 1:
-            shown = ", ".join(f"`{c.name}` {parse_type(c.type).sql}" for c in columns)
-            message = f"The 'KAFKA' format only supports a single field. Got: [{shown}]"
-            raise Refusal(at, message, f"write WITH ({side}_format='json')")
-        for column in columns:
-            if column.type not in kafka:
-                shown = parse_type(column.type).sql.partition("(")[0].partition("<")[0]
-                message = f"The 'KAFKA' format does not support type '{shown}', column: `{column.name}`"
-                raise Refusal(at, message, f"write WITH ({side}_format='json')")
-    if form == "delimited":
-        for column in columns:
-            type_ = parse_type(column.type)
-            if type_.is_nested:
-                message = (
-                    f"The 'DELIMITED' format does not support type '{type_.kind.upper()}', column: `{column.name}`"
-                )
-                raise Refusal(at, message)
-    if form == "json":
-        for column in columns:
-            if any(part.inner[0].kind != "string" for part in _maps(parse_type(column.type))):
-                raise Refusal(at, f"JSON only supports MAP types with STRING keys, column: `{column.name}`")
-    if side == "key":
-        for column in columns:
-            if "map<" in column.type:
-                raise Refusal(
-                    at, f"Map keys, including types that contain maps, are not supported as keys: {column.name}"
-                )
+        return f"The 'NONE' format can only be used when no columns are defined. Got: {_listed(columns)}", False
+    if form == "kafka" and len(columns) > 1:
+        return f"The 'KAFKA' format only supports a single field. Got: {_listed(columns)}", True
+    for column in columns:
+        type_ = parse_type(column.type)
+        kind = type_.sql.partition("(")[0].partition("<")[0]
+        if (form == "kafka" and column.type not in kafka) or (form == "delimited" and type_.is_nested):
+            return f"The '{form.upper()}' format does not support type '{kind}', column: `{column.name}`", True
+        if form == "json" and any(part.inner[0].kind != "string" for part in _maps(type_)):
+            return f"JSON only supports MAP types with STRING keys, column: `{column.name}`", False
+    return "", False
 
 
 def _maps(type_: SqlType) -> Iterator[SqlType]:

@@ -28,7 +28,9 @@ from pipelines.sql.types import (
 
 # Aggregates that see their rows one after the other: they need the records' order or more than one value of state.
 ORDERED_CALLS = (
+    "ATTR",
     "COLLECT_LIST",
+    "COLLECT_MAP",
     "COLLECT_SET",
     "COUNT_DISTINCT",
     "EARLIEST_BY_OFFSET",
@@ -39,10 +41,11 @@ ORDERED_CALLS = (
     "TOPK",
     "TOPKDISTINCT",
 )
-AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG", *ORDERED_CALLS)
+# Those that are computed from sums of their own.
+SUMMED_CALLS = ("CORRELATION", "SUM_LIST")
+AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG", *SUMMED_CALLS, *ORDERED_CALLS)
 # Those that can take a value back, as the aggregation of a table needs it.
-UNDOABLE = ("AVG", "COLLECT_LIST", "COUNT", "HISTOGRAM", "STDDEV_SAMP", "STDDEV_SAMPLE", "SUM")
-AGGREGATES_NOT_YET = frozenset(["ATTR", "COLLECT_MAP", "CORRELATION", "SUM_LIST"])
+UNDOABLE = ("ATTR", "AVG", "COLLECT_LIST", "COUNT", "HISTOGRAM", "STDDEV_SAMP", "STDDEV_SAMPLE", "SUM", *SUMMED_CALLS)
 NOT_DETERMINISTIC = frozenset(
     [
         "CURRENT_DATE",
@@ -223,33 +226,12 @@ def _sign(call: Call) -> Value:
 
 
 def concat(call: Call) -> Value:
-    """CONCAT and `||`: NULL counts as the empty string, where Spark's `concat` would be NULL."""
-    texts = []
-    for index, value in enumerate(call.arguments):
-        texts.append(value.cast(STRING) if value.type.kind == "null" else call.want(index, "string").text)
+    """CONCAT and `||`: NULL counts as empty, where Spark's `concat` would be NULL."""
+    if any(value.type == BYTES for value in call.arguments):
+        parts = [f"coalesce({call.want(index, 'bytes').text}, X'')" for index in range(len(call.arguments))]
+        return call.result(f"concat({', '.join(parts)})", BYTES)
+    texts = [call.want(index, "string").text for index in range(len(call.arguments))]
     return call.result(f"concat_ws('', {', '.join(texts)})", STRING)
-
-
-def _substring(call: Call) -> Value:
-    """Positions count from 1, negative ones from the end; one before the string's start means its start."""
-    string = call.want(0, "string").text
-    start = call.want(1, "integer")
-    place = start.cast(INT)
-    if start.literal is None or start.literal < 0:
-        place = f"CASE WHEN {start.text} < -length({string}) THEN 1 ELSE {place} END"
-    length = f", {call.want(2, 'integer').cast(INT)}" if len(call.arguments) == 3 else ""
-    return call.result(f"substring({string}, {place}{length})", STRING)
-
-
-def _pad(function: str) -> Callable[[Call], Value]:
-    """An empty padding or a negative length gives NULL."""
-
-    def build(call: Call) -> Value:
-        string, length, padding = call.want(0, "string"), call.want(1, "integer"), call.want(2, "string")
-        padded = f"{function}({string.text}, {length.cast(INT)}, {padding.text})"
-        return call.result(f"CASE WHEN {length.text} >= 0 AND {padding.text} <> '' THEN {padded} END", STRING)
-
-    return build
 
 
 def _first_of(function: str) -> Callable[[Call], Value]:
@@ -321,18 +303,15 @@ SCALARS: dict[str, Scalar] = {
     "IFNULL": Scalar(2, 2, _first_of("coalesce")),
     "LCASE": Scalar(1, 1, _string("lower")),
     "LEAST": Scalar(2, None, _extreme("least")),
-    "LEN": Scalar(1, 1, _string("length", INT)),
     "LN": Scalar(1, 1, lambda call: call.result(logarithm(call.want(0, "number").cast(DOUBLE)), DOUBLE)),
     "LOWER": Scalar(1, 1, _string("lower")),
-    "LPAD": Scalar(3, 3, _pad("lpad")),
     "NULLIF": Scalar(2, 2, _nullif),
     "REPLACE": Scalar(3, 3, _string("replace")),
     "ROUND": Scalar(1, 2, _round),
-    "RPAD": Scalar(3, 3, _pad("rpad")),
     "SIGN": Scalar(1, 1, _sign),
     "SQRT": Scalar(1, 1, _double("sqrt")),
-    "SUBSTRING": Scalar(2, 3, _substring),
-    "TRIM": Scalar(1, 1, _string("trim")),
+    # As Java's: control characters go as well.
+    "TRIM": shaped("regexp_replace({0}, '^[\\\\x00-\\\\x20]+|[\\\\x00-\\\\x20]+$', '')", STRING, "string"),
     "UCASE": Scalar(1, 1, _string("upper")),
     "UPPER": Scalar(1, 1, _string("upper")),
 }

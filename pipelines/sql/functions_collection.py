@@ -28,7 +28,8 @@ def _together(kind: str, function: str, nothing: str) -> Callable[[Call], Value]
     """Two collections of one type as one. A missing one counts as empty, unless both are."""
 
     def build(call: Call) -> Value:
-        type_ = common_type((call.want(0, kind), call.want(1, kind)), call.name)
+        given = [index for index in range(2) if call.arguments[index].type.kind != "null"]
+        type_ = common_type(tuple(call.want(index, kind) for index in given or range(2)), call.name)
         left, right = (value.cast(type_) for value in call.arguments)
         both = f"{function}(coalesce({left}, {nothing}), coalesce({right}, {nothing}))"
         return call.result(f"CASE WHEN {left} IS NOT NULL OR {right} IS NOT NULL THEN {both} END", type_)
@@ -40,7 +41,7 @@ def _contains(call: Call) -> Value:
     """False for no array; NULL is found as a value is."""
     array, item = call.want(0, "array"), call.arguments[1]
     wanted = item.cast(array.type.inner[0]) if item.type != array.type.inner[0] else item.text
-    return call.result(f"coalesce(exists({array.text}, c -> c <=> {wanted}), false)", BOOLEAN)
+    return call.result(f"coalesce(exists({array.text}, __c -> __c <=> {wanted}), false)", BOOLEAN)
 
 
 def _extreme(function: str) -> Callable[[Call], Value]:
@@ -54,14 +55,14 @@ def _join(call: Call) -> Value:
     """The items as text with a delimiter, a comma by default, between them; NULL is `null`."""
     array = call.want(0, "array")
     mark = call.want(1, "string").text if len(call.arguments) == 2 else "','"
-    item = Value("j", array.type.inner[0], call.at).cast(STRING)
-    return call.result(f"array_join(transform({array.text}, j -> coalesce({item}, 'null')), {mark})", STRING)
+    item = Value("__j", array.type.inner[0], call.at).cast(STRING)
+    return call.result(f"array_join(transform({array.text}, __j -> coalesce({item}, 'null')), {mark})", STRING)
 
 
 def _remove(call: Call) -> Value:
     array, item = call.want(0, "array"), call.arguments[1]
     wanted = item.cast(array.type.inner[0])
-    return call.result(f"filter({array.text}, r -> NOT (r <=> {wanted}))", array.type)
+    return call.result(f"filter({array.text}, __r -> NOT (__r <=> {wanted}))", array.type)
 
 
 def _sort(call: Call) -> Value:
@@ -76,10 +77,13 @@ def _sort(call: Call) -> Value:
 
 
 def _slice(call: Call) -> Value:
-    """Items from one place to another, both included and counted from 1."""
-    array, first, last = call.want(0, "array"), call.want(1, "integer"), call.want(2, "integer")
-    start = f"greatest({first.cast(INT)}, 1)"
-    return call.result(f"slice({array.text}, {start}, greatest({last.cast(INT)} - {start} + 1, 0))", array.type)
+    """Items from one place to another, both included and counted from 1. NULL is the first or the last place; NULL is
+    also the result where there is no such place."""
+    array = call.want(0, "array")
+    first = f"coalesce({call.want(1, 'integer').cast(INT)}, 1)"
+    last = f"coalesce({call.want(2, 'integer').cast(INT)}, size({array.text}))"
+    within = f"{first} >= 1 AND {last} <= size({array.text}) AND {last} >= {first} - 1"
+    return call.result(f"CASE WHEN {within} THEN slice({array.text}, {first}, {last} - {first} + 1) END", array.type)
 
 
 def _as_map(call: Call) -> Value:
@@ -102,7 +106,7 @@ def _entries(call: Call) -> Value:
     type_ = array_of(SqlType("struct", inner=(key, value), names=("K", "V")))
     found = f"map_entries({map_.text})"
     in_order = f"CASE WHEN {ordered} THEN sort_array({found}) ELSE {found} END"
-    return call.result(f"transform({in_order}, n -> named_struct('K', n.key, 'V', n.value))", type_)
+    return call.result(f"transform({in_order}, __n -> named_struct('K', __n.key, 'V', __n.value))", type_)
 
 
 def _length(call: Call) -> Value:

@@ -6,6 +6,9 @@ from pipelines.sql.error import Refusal
 from pipelines.sql.functions import Call, Scalar, Value, logarithm, shaped
 from pipelines.sql.types import DOUBLE, array_of, decimal
 
+MILES = ("mi", "mile", "miles")
+KILOMETRES = ("", "km", "kilometer", "kilometers", "kilometre", "kilometres")
+
 
 def _log(call: Call) -> Value:
     """LOG(x) is natural, LOG(base, x) is not."""
@@ -44,9 +47,9 @@ def _distance(call: Call) -> Value:
     """GEO_DISTANCE between two places in degrees, on a sphere, in kilometres or miles."""
     lat1, lon1, lat2, lon2 = (call.want(index, "number").cast(DOUBLE) for index in range(4))
     unit = call.want(4, "string").words if len(call.arguments) == 5 else "KM"
-    if unit is None or unit.upper() not in ("KM", "MI", "MILE", "KILOMETER"):
+    if unit is None or unit.strip().lower() not in (*MILES, *KILOMETRES):
         raise Refusal(call.arguments[4].at, "GEO_DISTANCE needs a literal unit", "'KM' or 'MI'")
-    radius = "3959.0D" if unit.upper() in ("MI", "MILE") else "6371.0D"
+    radius = "3959.0D" if unit.strip().lower() in MILES else "6371.0D"
     half = (
         f"(pow(sin(radians({lat2} - {lat1}) / 2), 2)"
         f" + cos(radians({lat1})) * cos(radians({lat2})) * pow(sin(radians({lon2} - {lon1}) / 2), 2))"

@@ -27,10 +27,10 @@ def _cube_explode(call: Call) -> Value:
     """Every choice of the array's items, the others NULL; from none to all. A NULL item is not chosen."""
     array = call.want(0, "array")
     text, size = array.text, f"size({array.text})"
-    bit = f"shiftright(m, {size} - 1 - i) & 1"
+    bit = f"shiftright(__m, {size} - 1 - __i) & 1"
     masks = f"sequence(0, CAST(shiftleft(1, {size}) AS INT) - 1)"
-    chosen = f"filter({masks}, m -> forall(sequence(0, {size} - 1), i -> ({bit}) = 0 OR get({text}, i) IS NOT NULL))"
-    cube = f"transform({chosen}, m -> transform({text}, (x, i) -> CASE WHEN ({bit}) = 1 THEN x END))"
+    known = f"forall(sequence(0, {size} - 1), __i -> ({bit}) = 0 OR get({text}, __i) IS NOT NULL)"
+    cube = f"transform(filter({masks}, __m -> {known}), __m -> transform({text}, (__x, __i) -> CASE WHEN ({bit}) = 1 THEN __x END))"
     return call.result(f"CASE WHEN {size} > 0 THEN {cube} END", array_of(array.type))
 
 

@@ -1,40 +1,41 @@
-"""Functions over strings: searching, masking, regular expressions, JSON and URLs."""
+"""Functions over strings: searching, masking, regular expressions and URLs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipelines.sql.error import Refusal
 from pipelines.sql.functions import Call, Scalar, Value, shaped
-from pipelines.sql.types import BOOLEAN, BYTES, INT, STRING, array_of, map_of
+from pipelines.sql.types import INT, STRING, array_of, map_of
 
 STRINGS = array_of(STRING)
 # What ksqlDB's MASK puts in place of upper case, lower case, digits and all else.
 MASKS = ("X", "x", "n", "-")
+# Escapes of characters, two of them for those beyond the first 65,536.
+_UNIT, _HIGH, _LOW = (
+    "(?i:[0-9a-ce-f][0-9a-f]{3}|d[0-7][0-9a-f]{2})",
+    "(?i:d[89ab][0-9a-f]{2})",
+    "(?i:d[c-f][0-9a-f]{2})",
+)
+ESCAPED = rf"^(\\\\u{_UNIT}|\\\\u{_HIGH}\\\\u{_LOW})+$"
 
 
 def _chr(call: Call) -> Value:
+    """The character of a code, or of its escape `\\u004b`; NULL for what is no code, such as half a surrogate pair."""
     value = call.arguments[0]
     if value.type == STRING:
-        code = f"conv(replace(lower({value.text}), '\\\\u', ''), 16, 10)"
-        return call.result(f"decode(unhex(lpad(hex(CAST({code} AS INT)), 4, '0')), 'UTF-16BE')", STRING)
+        units = f"replace(lower({value.text}), '\\\\u', '')"
+        return call.result(f"CASE WHEN {value.text} RLIKE '{ESCAPED}' THEN {_utf16(units)} END", STRING)
     number = call.want(0, "integer").text
-    plain = f"decode(unhex(lpad(hex({number}), 4, '0')), 'UTF-16BE')"
+    plain = _utf16(f"lpad(hex({number}), 4, '0')")
     high = f"decode(unhex(lpad(hex({number}), 8, '0')), 'UTF-32')"
+    is_plain = f"{number} BETWEEN 0 AND 55295 OR {number} BETWEEN 57344 AND 65535"
     return call.result(
-        f"CASE WHEN {number} BETWEEN 0 AND 65535 THEN {plain} WHEN {number} < 1114112 THEN {high} END", STRING
+        f"CASE WHEN {is_plain} THEN {plain} WHEN {number} BETWEEN 65536 AND 1114111 THEN {high} END", STRING
     )
 
 
-def _concat_ws(call: Call) -> Value:
-    """NULLs are passed over; without a separator there is no result."""
-    texts = []
-    for index, value in enumerate(call.arguments):
-        if value.type == STRINGS and index:
-            texts.append(value.text)
-        else:
-            texts.append(call.want(index, "string").text)
-    return call.result(f"concat_ws({', '.join(texts)})", STRING)
+def _utf16(units: str) -> str:
+    return f"decode(unhex({units}), 'UTF-16BE')"
 
 
 def _elt(call: Call) -> Value:
@@ -48,22 +49,35 @@ def _elt(call: Call) -> Value:
 def _field(call: Call) -> Value:
     """The place of a string among the others, 0 if it is none of them or NULL."""
     texts = [call.want(index, "string").text for index in range(len(call.arguments))]
-    return call.result(f"coalesce(array_position(array({', '.join(texts[1:])}), {texts[0]}), 0)", INT)
-
-
-def _place(call: Call) -> Value:
-    value = _field(call)
-    return call.result(f"CAST({value.text} AS INT)", INT)
+    found = f"array_position(array({', '.join(texts[1:])}), {texts[0]})"
+    return call.result(f"CAST(coalesce({found}, 0) AS INT)", INT)
 
 
 def _instr(call: Call) -> Value:
+    """The place of a part, 0 if there is none: the first, or the n-th, from a position on; from the end backwards for a
+    negative one."""
     text, part = call.want(0, "string").text, call.want(1, "string").text
     if len(call.arguments) == 2:
-        return call.result(f"instr({text}, {part})", INT)
+        return call.result(f"coalesce(instr({text}, {part}), 0)", INT)
     start = call.want(2, "integer")
-    if start.literal is not None and start.literal > 0 and len(call.arguments) == 3:
-        return call.result(f"locate({part}, {text}, {start.text})", INT)
-    raise Refusal(start.at, "INSTR takes a literal position from 1, and no occurrence, here")
+    count = call.want(3, "integer").cast(INT) if len(call.arguments) == 4 else "1"
+    forward = _nth(text, part, start.cast(INT), count)
+    backward = _nth(f"reverse({text})", f"reverse({part})", f"(- {start.cast(INT)})", count)
+    backward = f"CASE WHEN {backward} > 0 THEN length({text}) - {backward} - length({part}) + 2 ELSE 0 END"
+    if start.literal is not None:
+        found = forward if start.literal > 0 else backward
+    else:
+        found = f"CASE WHEN {start.text} > 0 THEN {forward} ELSE {backward} END"
+    return call.result(f"CAST(coalesce({found}, 0) AS INT)", INT)
+
+
+def _nth(text: str, part: str, start: str, count: str) -> str:
+    """The place of the `count`-th occurrence from `start` on, 0 if there is none."""
+    after = (
+        f"CASE WHEN __at < 0 OR locate({part}, {text}, __at + 1) = 0 THEN -1 ELSE locate({part}, {text}, __at + 1) END"
+    )
+    found = f"aggregate(sequence(1, {count}), {start} - 1, (__at, __n) -> {after}, __at -> greatest(__at, 0))"
+    return f"CASE WHEN {count} > 0 THEN {found} ELSE 0 END"
 
 
 def _edge(function: str) -> Callable[[Call], Value]:
@@ -123,32 +137,13 @@ def _regexp_extract_all(call: Call) -> Value:
     return call.result(f"regexp_extract_all({text}, {pattern}, {group})", STRINGS)
 
 
-def _split(call: Call) -> Value:
-    """Every part between delimiters, empty ones too; an empty delimiter gives the characters."""
-    text, mark = call.want(0, "string").text, call.want(1, "string").text
-    quoted = f"concat('\\\\Q', {mark}, '\\\\E')"
-    characters = f"filter(split({text}, ''), c -> c <> '')"
-    return call.result(f"CASE WHEN {mark} = '' THEN {characters} ELSE split({text}, {quoted}) END", STRINGS)
-
-
-def _json_array_contains(call: Call) -> Value:
-    text, wanted = call.want(0, "string").text, call.arguments[1]
-    items = f"from_json({text}, 'array<string>')"
-    if wanted.type.kind == "null":
-        return call.result(f"coalesce(exists({items}, j -> j IS NULL), false)", BOOLEAN)
-    return call.result(f"coalesce(array_contains({items}, {wanted.cast(STRING)}), false)", BOOLEAN)
-
-
-def _to_json(call: Call) -> Value:
-    value = call.arguments[0]
-    text = f"to_json(struct({value.text} AS v), map('ignoreNullFields', 'false'))"
-    return call.result(f"substring({text}, 6, length({text}) - 6)", STRING)
-
-
-def _trim_path(call: Call) -> Value:
-    """A string at a JSON path as it is, anything else as its JSON; null is NULL."""
-    text, path = call.want(0, "string").text, call.want(1, "string").text
-    return call.result(f"get_json_object({text}, {path})", STRING)
+def _split_to_map(call: Call) -> Value:
+    """Entries and what is between name and value are split at plain text; without either there is no map."""
+    text, entry, pair = (call.want(index, "string").text for index in range(3))
+    marks = ", ".join(f"concat('\\\\Q', {mark}, '\\\\E')" for mark in (entry, pair))
+    return call.result(
+        f"CASE WHEN {entry} <> '' AND {pair} <> '' THEN str_to_map({text}, {marks}) END", map_of(STRING, STRING)
+    )
 
 
 def _url(part: str) -> Scalar:
@@ -167,63 +162,12 @@ def _translate(call: Call) -> Value:
     return call.result(f"translate({', '.join(texts)})", STRING)
 
 
-def _coded(function: str) -> Callable[[Call], Value]:
-    """TO_BYTES and FROM_BYTES: text in an encoding, hex, utf8, ascii or base64."""
-
-    def build(call: Call) -> Value:
-        to = function == "TO_BYTES"
-        text = call.want(0, "string" if to else "bytes").text
-        name = call.want(1, "string")
-        ways = {
-            "hex": (f"unhex({text})", f"hex({text})"),
-            "utf8": (f"encode({text}, 'UTF-8')", f"decode({text}, 'UTF-8')"),
-            "ascii": (f"encode({text}, 'US-ASCII')", f"decode({text}, 'US-ASCII')"),
-            "base64": (f"unbase64({text})", f"base64({text})"),
-        }
-        if name.words is None or name.words.lower() not in ways:
-            raise Refusal(name.at, f"{function} needs a literal encoding", f"one of {', '.join(ways)}")
-        return call.result(ways[name.words.lower()][0 if to else 1], BYTES if to else STRING)
-
-    return build
-
-
-def _encode(call: Call) -> Value:
-    """ENCODE of a string from one encoding to another."""
-    text, source, target = (call.want(index, "string") for index in range(3))
-    read = {
-        "hex": "unhex({})",
-        "utf8": "encode({}, 'UTF-8')",
-        "ascii": "encode({}, 'US-ASCII')",
-        "base64": "unbase64({})",
-    }
-    write = {
-        "hex": "lower(hex({}))",
-        "utf8": "decode({}, 'UTF-8')",
-        "ascii": "decode({}, 'US-ASCII')",
-        "base64": "base64({})",
-    }
-    for name in (source, target):
-        if name.words is None or name.words.lower() not in read:
-            raise Refusal(name.at, "ENCODE needs literal encodings", f"of {', '.join(read)}")
-    raw = read[(source.words or "").lower()].format(text.text)
-    return call.result(write[(target.words or "").lower()].format(raw), STRING)
-
-
 TEXT: dict[str, Scalar] = {
     "CHR": Scalar(1, 1, _chr),
-    "CONCAT_WS": Scalar(2, None, _concat_ws),
     "ELT": Scalar(2, None, _elt),
-    "ENCODE": Scalar(3, 3, _encode),
-    "EXTRACTJSONFIELD": Scalar(2, 2, _trim_path),
-    "FIELD": Scalar(2, None, _place),
-    "FROM_BYTES": Scalar(2, 2, _coded("FROM_BYTES")),
+    "FIELD": Scalar(2, None, _field),
     "INITCAP": shaped("initcap({0})", STRING, "string"),
-    "INSTR": Scalar(2, 3, _instr),
-    "IS_JSON_STRING": shaped("(try_parse_json({0}) IS NOT NULL)", BOOLEAN, "string"),
-    "JSON_ARRAY_CONTAINS": Scalar(2, 2, _json_array_contains),
-    "JSON_ARRAY_LENGTH": shaped("json_array_length({0})", INT, "string"),
-    "JSON_KEYS": shaped("json_object_keys({0})", STRINGS, "string"),
-    "JSON_RECORDS": shaped("from_json({0}, 'map<string,string>')", map_of(STRING, STRING), "string"),
+    "INSTR": Scalar(2, 4, _instr),
     "LEFT": Scalar(2, 2, _edge("left")),
     "MASK": Scalar(1, 5, _mask),
     "MASK_KEEP_LEFT": Scalar(2, 6, _mask_part(left=True, keep=True)),
@@ -236,10 +180,7 @@ TEXT: dict[str, Scalar] = {
     "REGEXP_SPLIT_TO_ARRAY": shaped("split({0}, {1})", STRINGS, "string", "string"),
     "REVERSE": shaped("reverse({0})", STRING, "string"),
     "RIGHT": Scalar(2, 2, _edge("right")),
-    "SPLIT": Scalar(2, 2, _split),
-    "SPLIT_TO_MAP": shaped("str_to_map({0}, {1}, {2})", map_of(STRING, STRING), "string", "string", "string"),
-    "TO_BYTES": Scalar(2, 2, _coded("TO_BYTES")),
-    "TO_JSON_STRING": Scalar(1, 1, _to_json),
+    "SPLIT_TO_MAP": Scalar(3, 3, _split_to_map),
     "TRANSLATE": Scalar(3, 3, _translate),
     "URL_DECODE_PARAM": shaped("try_url_decode({0})", STRING, "string"),
     "URL_ENCODE_PARAM": shaped("url_encode({0})", STRING, "string"),

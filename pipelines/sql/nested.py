@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines.sql.error import Refusal, nearest
-from pipelines.sql.functions import Value, common_type, string_literal
+from pipelines.sql.functions import Value, string_literal
 from pipelines.sql.names import quote
 from pipelines.sql.nodes import ArrayOf, Call, Field, Index, Lambda, MapOf, Node, StructOf
-from pipelines.sql.types import BOOLEAN, INT, SqlType, array_of, map_of
+from pipelines.sql.types import BOOLEAN, INT, STRING, SqlType, array_of, map_of
 
 if TYPE_CHECKING:
     from pipelines.sql.expression import Expressions
@@ -64,8 +64,11 @@ def _field(node: Field, over: Expressions) -> Value:
 def _array(node: ArrayOf, over: Expressions) -> Value:
     if not node.items:
         raise Refusal(node.at, "Array constructor cannot be empty. Please supply at least one element")
-    values = tuple(over.value(item) for item in node.items)
-    type_ = common_type(values, "ARRAY")
+    values = [over.value(item) for item in node.items]
+    values, type_ = over.coerced(values, node.items)
+    if type_.kind == "null":
+        hint = "give NULL a type: CAST(NULL AS STRING)"
+        raise Refusal(values[0].at, "Cannot construct an array with all NULL elements", hint)
     return Value(f"array({', '.join(value.cast(type_) for value in values)})", array_of(type_), node.at)
 
 
@@ -73,9 +76,19 @@ def _map(node: MapOf, over: Expressions) -> Value:
     if not node.keys:
         raise Refusal(node.at, "Map constructor cannot be empty. Please supply at least one key value pair")
     keys, values = (tuple(over.value(part) for part in parts) for parts in (node.keys, node.values))
-    key, value = common_type(keys, "MAP"), common_type(values, "MAP")
-    pairs = (f"{k.cast(key)}, {v.cast(value)}" for k, v in zip(keys, values, strict=True))
-    return Value(f"map({', '.join(pairs)})", map_of(key, value), node.at)
+    for each in keys:
+        if each.type != STRING:
+            raise Refusal(
+                each.at, f"Only STRING keys are supported in maps but got: [{', '.join(k.type.sql for k in keys)}]"
+            )
+    items, value = over.coerced(values, node.values)
+    if value.kind == "null":
+        hint = "give NULL a type: CAST(NULL AS STRING)"
+        raise Refusal(items[0].at, "Cannot construct a map with all NULL values", hint)
+    # A key that is null is the text `null`, as JSON writes it.
+    names = (k.text if k.words is not None else f"coalesce({k.text}, 'null')" for k in keys)
+    pairs = (f"{name}, {v.cast(value)}" for name, v in zip(names, items, strict=True))
+    return Value(f"map({', '.join(pairs)})", map_of(STRING, value), node.at)
 
 
 def _struct(node: StructOf, over: Expressions) -> Value:
@@ -105,6 +118,8 @@ def build_lambda_call(node: Call, over: Expressions) -> Value:
     wanted = 2 if node.function == "TRANSFORM" and operand.type.kind == "map" else 1
     if len(lambdas) != len(rest) or len(rest) != wanted:
         raise Refusal(node.at, f"{node.function} of {operand.type.sql} takes {wanted} lambda functions")
+    if wanted == 2:
+        return _transformed_map(node, operand, lambdas, over)
     bodies = [_body(each, operand.type.inner, over) for each in lambdas]
     texts = [f"{_listed(names)} -> {body.text}" for names, body in bodies]
     if node.function == "FILTER":
@@ -112,10 +127,17 @@ def build_lambda_call(node: Call, over: Expressions) -> Value:
             raise Refusal(lambdas[0].at, "FILTER needs a condition")
         name = "filter" if operand.type.kind == "array" else "map_filter"
         return Value(f"{name}({operand.text}, {texts[0]})", operand.type, node.at)
-    if operand.type.kind == "array":
-        return Value(f"transform({operand.text}, {texts[0]})", array_of(bodies[0][1].type), node.at)
-    type_ = map_of(bodies[0][1].type, bodies[1][1].type)
-    return Value(f"transform_values(transform_keys({operand.text}, {texts[0]}), {texts[1]})", type_, node.at)
+    return Value(f"transform({operand.text}, {texts[0]})", array_of(bodies[0][1].type), node.at)
+
+
+def _transformed_map(node: Call, operand: Value, lambdas: list[Lambda], over: Expressions) -> Value:
+    """TRANSFORM of a map: both functions take an entry as it was."""
+    over.depth += 1
+    entry = f"__v{over.depth}_0"
+    bodies = [_bound_body(each, [f"{entry}.key", f"{entry}.value"], operand.type.inner, over) for each in lambdas]
+    type_ = map_of(bodies[0].type, bodies[1].type)
+    made = f"transform(map_entries({operand.text}), {entry} -> struct({bodies[0].text}, {bodies[1].text}))"
+    return Value(f"map_from_entries({made})", type_, node.at)
 
 
 def _listed(names: list[str]) -> str:
@@ -129,19 +151,20 @@ def _reduce(node: Call, operand: Value, rest: tuple[Node, ...], over: Expression
     state = over.value(rest[0])
     inner, lambda_ = operand.type.inner, rest[1]
     over.depth += 1
-    so_far, entry = f"v{over.depth}_0", f"v{over.depth}_1"
+    so_far, entry = f"__v{over.depth}_0", f"__v{over.depth}_1"
     items, texts = operand.text, [so_far, entry]
     if operand.type.kind == "map":
         items, texts = f"map_entries({items})", [so_far, f"{entry}.key", f"{entry}.value"]
     body = _bound_body(lambda_, texts, (state.type, *inner), over)
     text = body.cast(state.type)
-    return Value(f"aggregate({items}, {state.text}, ({so_far}, {entry}) -> {text})", state.type, node.at)
+    folded = f"aggregate({items}, {state.text}, ({so_far}, {entry}) -> {text})"
+    return Value(f"CASE WHEN {operand.text} IS NULL THEN {state.text} ELSE {folded} END", state.type, node.at)
 
 
 def _body(node: Lambda, types: tuple[SqlType, ...], over: Expressions) -> tuple[list[str], Value]:
     """The names that the lambda function's own stand for in Spark's, and its body."""
     over.depth += 1
-    names = [f"v{over.depth}_{number}" for number in range(len(types))]
+    names = [f"__v{over.depth}_{number}" for number in range(len(types))]
     return names, _bound_body(node, names, types, over)
 
 

@@ -6,6 +6,7 @@ nulls are passed over, which they are unless it says `false`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipelines.plan import EARLIEST, LATEST, Aggregate
@@ -25,19 +26,16 @@ class Ordered:
     type: SqlType
 
 
-def plan_ordered(call: Call, argument: Value) -> Ordered:
-    """The aggregate that the call asks for; `argument` is its first argument, over the rows."""
+def plan_ordered(call: Call, arguments: Sequence[Value]) -> Ordered:
+    """The aggregate that the call asks for; `arguments` are over the rows."""
+    argument = arguments[0]
     name, type_ = call.function, argument.type
     if type_ == NULL:
         raise Refusal(argument.at, f"{name} of NULL has no type")
     if name in _BY_OFFSET:
         return _by_offset(call, argument)
     if name in ("TOPK", "TOPKDISTINCT"):
-        _require_count(call, 2)
-        if not (type_.is_number or type_.is_time or type_ == STRING):
-            raise Refusal(argument.at, f"{name} needs numbers, times or strings, this is {type_.sql}")
-        aggregate = Aggregate("", name.lower(), argument.text, type_.spark, most=_how_many(call.arguments[1]))
-        return Ordered(aggregate, array_of(type_))
+        return _largest(call, arguments)
     _require_count(call, 1)
     match name:
         case "STDDEV_SAMP" | "STDDEV_SAMPLE":
@@ -51,9 +49,39 @@ def plan_ordered(call: Call, argument: Value) -> Ordered:
             result = map_of(STRING, BIGINT)
         case "COUNT_DISTINCT":
             result = BIGINT
+        case "ATTR":
+            result = type_
+        case "COLLECT_MAP":
+            if type_.kind != "map":
+                raise Refusal(argument.at, f"COLLECT_MAP needs a map, this is {type_.sql}")
+            value = "substring(to_json(struct(__v AS v)), 6, length(to_json(struct(__v AS v))) - 6)"
+            texts = f"transform_values({argument.text}, (__k, __v) -> coalesce(nullif({value}, ''), 'null'))"
+            return Ordered(Aggregate("", name.lower(), texts, type_.spark), type_)
         case _:
             result = array_of(type_)
     return Ordered(Aggregate("", name.lower(), argument.text, type_.spark), result)
+
+
+def _largest(call: Call, arguments: Sequence[Value]) -> Ordered:
+    """TOPK(x, k); with more columns between the two, rows of them all, ordered by the first."""
+    name, first, others = call.function, arguments[0], arguments[1:-1]
+    if len(arguments) < 2 or (others and name == "TOPKDISTINCT"):
+        _require_count(call, 2)
+    if not (first.type.is_number or first.type.is_time or first.type == STRING):
+        raise Refusal(first.at, f"{name} needs numbers, times or strings, this is {first.type.sql}")
+    text, type_ = first.text, first.type
+    if others:
+        names = ("sort_col", *(f"col{number}" for number in range(len(others))))
+        values = (first, *(other if other.type != NULL else _untyped(other) for other in others))
+        pairs = ", ".join(f"'{field}', {value.text}" for field, value in zip(names, values, strict=True))
+        text = f"CASE WHEN {first.text} IS NOT NULL THEN named_struct({pairs}) END"
+        type_ = SqlType("struct", inner=tuple(value.type for value in values), names=names)
+    aggregate = Aggregate("", name.lower(), text, type_.spark, most=_how_many(call.arguments[-1]))
+    return Ordered(aggregate, array_of(type_))
+
+
+def _untyped(value: Value) -> Value:
+    raise Refusal(value.at, "NULL has no type", "give it one: CAST(NULL AS STRING)")
 
 
 def _by_offset(call: Call, argument: Value) -> Ordered:

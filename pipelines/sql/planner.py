@@ -49,7 +49,9 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
     properties = check_properties(statement.properties, QUERY_PROPERTIES)
     at = computed.key_at[min(1, len(computed.key_at) - 1)] if computed.key_at else statement.query.at
     what = statement.kind.lower()
-    formats = checked(read_formats(properties, formats_of(source)), computed.columns, properties, at, what)
+    formats = checked(
+        read_formats(properties, formats_of(source)), computed.columns, properties, at, what, computed=True
+    )
     given_topic = read_topic(properties)
     stateless = not computed.aggregates
     emission = read_emission(properties)

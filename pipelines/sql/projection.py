@@ -7,7 +7,7 @@ from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.functions import Value
 from pipelines.sql.functions_table import TableCalls
-from pipelines.sql.names import Name, quote
+from pipelines.sql.names import PSEUDO_COLUMNS, Name, quote
 from pipelines.sql.nodes import Column as ColumnNode
 from pipelines.sql.nodes import Field, Node, Null, unwrapped
 from pipelines.sql.printer import print_tree
@@ -83,9 +83,11 @@ def _keys(select: Select, rows: RowExpressions) -> list[tuple[Value, int]]:
 
 
 def _expanded(select: Select, rows: RowExpressions, wanted: list[tuple[Value, int]]) -> tuple[Item, ...]:
-    """The items, `*` replaced by the source's columns, keys first, and by what PARTITION BY computes."""
+    """The items, `*` replaced by what PARTITION BY computes and by the source's columns: its keys are first, or last
+    where the result has others."""
     items: list[Item] = []
-    ordered = sorted(rows.source.columns, key=lambda column: not column.key)
+    moved = select.partition_by is not None
+    ordered = sorted(rows.source.columns, key=lambda column: column.key if moved else not column.key)
     texts = {quote(column.name) for column in rows.source.columns}
     for item in select.items:
         if isinstance(item, Item):
@@ -97,9 +99,19 @@ def _expanded(select: Select, rows: RowExpressions, wanted: list[tuple[Value, in
         _check_source(item, rows)
         if select.partition_by is not None:
             nodes = zip(select.partition_by.expressions, wanted, strict=False)
-            items += [Item(node, None, at=item.at) for node, (key, _) in nodes if key.text not in texts]
+            computed = [node for node, (key, _) in nodes if key.text not in texts]
+            items += [Item(node, _free_name(node, rows), at=item.at) for node in computed]
         items += [Item(_column(column.name, item.at), None, at=item.at) for column in ordered]
     return tuple(items)
+
+
+def _free_name(node: Node, rows: RowExpressions) -> Name | None:
+    """A name for a column that every row has, which cannot keep its own."""
+    bare = unwrapped(node)
+    if not isinstance(bare, ColumnNode) or bare.name.text not in PSEUDO_COLUMNS:
+        return None
+    free = next(name for n in range(10**9) if (name := f"KSQL_COL_{n}") not in rows.types)
+    return Name(free, free, node.at)
 
 
 def _fields(operand: Node, rows: RowExpressions) -> list[Item]:

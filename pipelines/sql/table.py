@@ -10,6 +10,7 @@ from pipelines.sql.aggregation import CONSTANTS, ResultExpressions
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.functions import Value
+from pipelines.sql.functions_table import table_calls
 from pipelines.sql.names import AGGREGATE_NAME, PSEUDO_COLUMNS, WINDOW_BOUNDS
 from pipelines.sql.nodes import Column as ColumnNode
 from pipelines.sql.nodes import Field, Node, Sign, unwrapped
@@ -37,12 +38,15 @@ class Computation:
 def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Computation:
     """The plan of an aggregation, in the order WHERE, GROUP BY, SELECT, HAVING. `target` names it in errors."""
     items = _items(select)
+    for call in (call for item in items for call in table_calls(item.expression)):
+        raise Refusal(call.at, "Table functions cannot be used with aggregations.")
     rows.place = "WHERE"
     if select.group_by is None:
         raise Refusal(select.tail_at, "a table needs GROUP BY", "a table is an aggregation: GROUP BY its key")
     where = rows.boolean(select.where, "WHERE") if select.where is not None else None
     rows.place = "GROUP BY"
     groups = [(rows.value(node), node) for node in select.group_by.expressions]
+    _refuse_twice(groups, "GROUP BY")
     rows.place = "SELECT"
     windowed = select.window is not None
     _check_items(items, groups, rows, windowed=windowed)
@@ -58,7 +62,7 @@ def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Com
         value = typed(result.value(item.expression))
         outputs.append(Output(name, value.text))
         columns.append(Column(name, name, value.type.spark))
-    rows.place = "HAVING"
+    rows.place = result.place = "HAVING"
     having = result.boolean(select.having, "HAVING") if select.having is not None else None
     if not outputs:
         told = "The projection contains no value columns: the table has no value column"
@@ -69,6 +73,14 @@ def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Com
     window = plan_window(select.window) if select.window is not None else None
     places = tuple(node.at for _, node in groups)
     return Computation(where, keys, places, result.aggregates, having, tuple(outputs), tuple(columns), window)
+
+
+def _refuse_twice(groups: list[tuple[Value, Node]], clause: str) -> None:
+    seen: set[str] = set()
+    for value, node in groups:
+        if value.text in seen:
+            raise Refusal(node.at, f"the key is given twice: Duplicate {clause} expression: {print_tree(node)}")
+        seen.add(value.text)
 
 
 def _check_items(
@@ -175,17 +187,13 @@ def group_keys(
             raise Refusal(at, f"a group key cannot be called {name}", "names like A0 are the aggregates'")
         named[key.expression] = name
     keys: list[GroupKey] = []
-    seen: set[str] = set()
     for value, node in groups:
         if value.type.kind == "null":
             raise Refusal(value.at, "NULL cannot be a group key")
-        if value.text in seen:
-            raise Refusal(node.at, "the group key is given twice")
         if value.text not in named:
             shown = print_tree(node)
             told = f"Key missing from projection. The query used to build `{target}` must include the grouping expression {shown} in its projection (eg, SELECT {shown}...)"
             raise Refusal(node.at, f"key missing from projection: {told}", "every group key must also be selected")
-        seen.add(value.text)
         # A bare literal would be read as a position by Spark's GROUP BY.
         constant = isinstance(unwrapped(node), (*CONSTANTS, Sign))
         text = f"CAST({value.text} AS {value.type.spark.upper()})" if constant else value.text
