@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -301,9 +301,8 @@ class Task:
         states = dict(zip(staged.keys, staged.states, strict=True))
         # READ gave out nearly all of them.
         self._committed([key for key in states if key not in self._hashes])
-        taken = map(self._hashes.__getitem__, states)
-        added = entry_hashes(list(states), list(states.values()))
-        return changed(self.digest, added=added, taken=(*taken, *gone))
+        taken = chain(map(self._hashes.__getitem__, states), gone)
+        return changed(self.digest, added=entry_hashes(list(states), list(states.values())), taken=taken)
 
     def _put(self, staged: Staged) -> None:
         if not self._placement.windowed:
