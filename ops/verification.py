@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 from ops.environment import Progress
 from ops.snapshots import config_of
 from pipelines.deploy import deployed_queries
 from pipelines.registry import PipelineDefinition
 from pipelines.settings import Settings
+from statestore.batches import BatchesLog
 from statestore.config import RocksConfig, TaskSpec
 from statestore.kafka import Admin, Reader
 from statestore.snapshots.service import Snapshots
 from statestore.travel.cut import look_back
-from statestore.verification import Verified, verify, verify_against
+from statestore.verification import Verified, verify, verify_against, verify_digest
 from statestore.version import TaskDatabase
+
+Against = Literal["digest", "changelog", "snapshot"]
 
 
 def verify_all(
-    row: PipelineDefinition, settings: Settings, tell: Progress, *, percent: float, snapshot: bool = False
+    row: PipelineDefinition, settings: Settings, tell: Progress, *, percent: float, against: Against = "digest"
 ) -> list[Verified]:
-    """Compare every local store that is there with its changelog, or with its newest snapshot.
+    """Compare every local store that is there with the committed digest, with its changelog, or with its newest snapshot.
 
-    A running server's store is read as it is now, beside it. Raises `OutOfReach` where no snapshot leads to it.
+    A digest that differs or is not known is followed by the changelog, which names keys. So does a sample, which has
+    no digest. A running server's store is read as it is now, beside it. Raises `OutOfReach` where no snapshot leads to it.
     """
     Admin(settings.kafka_config()).check()
     verified = []
@@ -30,11 +37,26 @@ def verify_all(
                 continue
             database = TaskDatabase(spec.folder, [spec.store.name], RocksConfig(), read_only=True)
             try:
-                of = _with_snapshot if snapshot else _with_changelog
-                verified.append(of(spec, database, settings, tell, percent))
+                verified.append(_verified(spec, database, settings, tell, percent, against))
             finally:
                 database.close()
     return verified
+
+
+def _verified(
+    spec: TaskSpec, database: TaskDatabase, settings: Settings, tell: Progress, percent: float, against: Against
+) -> Verified:
+    if against == "snapshot":
+        return _with_snapshot(spec, database, settings, tell, percent)
+    by_digest = None
+    if against == "digest" and percent >= 100:
+        tell(spec.name, "reading the store for its digest")
+        batches = BatchesLog(Reader(settings.kafka_config()), spec.batches_topic, tasks=spec.tasks)
+        by_digest = verify_digest(spec, batches, database)
+    if by_digest is not None and not by_digest.differs:
+        return by_digest
+    by_key = _with_changelog(spec, database, settings, tell, percent)
+    return replace(by_key, digest_differs=by_digest is not None)
 
 
 def _with_changelog(

@@ -100,7 +100,8 @@ class Position:
     """The newest batch that a task has committed. `stores` gives each changelog's next offset after it.
 
     `ends` says where the input stood: source partition (as text) and the offset after the batch's last record of it.
-    `order` is there for tasks that take their records one after the other.
+    `order` is there for tasks that take their records one after the other. `digest` is the store's after the batch; None
+    where the version that it was made from had none.
     """
 
     batch: int
@@ -109,6 +110,7 @@ class Position:
     stores: dict[str, ChangelogPosition] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     order: Order | None = None
+    digest: str | None = None
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ class Staged:
     """One attempt. `closed` once the sender has said that it is complete.
 
     `order` is the task's stream time after it and how many records of the batch came too late, where it has one.
-    `expired` are stored keys that the batch deletes because their windows are out of retention by then.
+    `expired` are stored keys that the batch deletes because their windows are out of retention by then. `digest` is the
+    store's after it, None if it is not known.
     """
 
     batch: int
@@ -67,6 +68,7 @@ class Staged:
     expired: list[bytes] = field(default_factory=list)
     rows: int = 0
     closed: bool = False
+    digest: str | None = None
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take the rows of one Arrow batch of `SCHEMA`."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -26,6 +26,7 @@ import structlog
 from statestore.batches import POSITION, BatchesLog, Order, Position, encode
 from statestore.bring_up import BringUp, BroughtUp
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
+from statestore.digest import EMPTY, changed, entry_hashes, hashed
 from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
@@ -102,6 +103,7 @@ class Task:
         self._database: TaskDatabase | None = None
         self._store: IndexedBatchTransaction | None = None
         self._placement = Placement(spec.store)
+        self._hashes: dict[bytes, int] = {}
         self._result_partitions = 1
         self._staged: Staged | None = None
         self.steps = Steps()
@@ -178,6 +180,7 @@ class Task:
             self._result_partitions = found[self.spec.output_topic].partitions
         self._store = IndexedBatchTransaction(self.spec.store.name, self._database.database)
         self._staged = None
+        self._hashes.clear()
         self.committed_batch = -1 if self._position is None else self._position.batch
         self.steps.begin(self._position, self._database.checkpoint())
         self.token = secrets.randbits(62)
@@ -214,8 +217,22 @@ class Task:
         """Committed states of the keys, and the token and the stream time of the version they are of."""
         with self._lock:
             self._require_mine(keys)
-            committed = AtIsolation(self.store, Isolation.READ_COMMITTED)
-            return self._placement.get_many(committed, keys.to_pylist()), self.token, self.order.stream_time_ms
+            wanted = keys.to_pylist()
+            return self._committed(wanted), self.token, self.order.stream_time_ms
+
+    def _committed(self, keys: list[bytes]) -> list[bytes | None]:
+        """Committed states of the keys, whose hashes are kept for the digest of the batch that changes them."""
+        states = self._placement.get_many(AtIsolation(self.store, Isolation.READ_COMMITTED), keys)
+        if self.digest is not None:
+            self._hashes.update(zip(keys, entry_hashes(keys, states), strict=True))
+        return states
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of the committed version; None if it is not known, as without transactions."""
+        if not self._transactions:
+            return None
+        return EMPTY if self._position is None else self._position.digest
 
     @property
     def order(self) -> Order:
@@ -259,22 +276,42 @@ class Task:
             # Should this fail half-way, what an earlier attempt said must not be committed with half of this one's rows.
             self._staged = None
             self.store.rollback()
+            gone: list[int] = []
             if self._placement.windowed:
-                self._put_windows(staged)
-            else:
-                self.store.put_columns(self.spec.store.name, staged.keys, staged.states)
+                gone = self._expire(staged)
+            staged.digest = self._digest_after(staged, gone)
+            self._put(staged)
             self._staged = staged
             reach("stage.closed")
 
-    def _put_windows(self, staged: Staged) -> None:
-        """Windows that are out of retention by the end of the batch are deleted, or not even written."""
+    def _expire(self, staged: Staged) -> list[int]:
+        """Windows out of retention by the end of the batch are deleted, or not even written; gives the former's hashes."""
         placement, stream_time_ms = self._placement, (staged.order or self.order).stream_time_ms
         staged.keep(lambda key: placement.is_live(key, stream_time_ms))
-        for space, changes in placement.placed(zip(staged.keys, staged.states, strict=True)).items():
-            self.store.put_all(space, changes)
+        gone: list[int] = []
         for space in placement.expired(self.store.spaces(Isolation.READ_COMMITTED), stream_time_ms):
-            staged.expired += [key for key, _ in self.store.scan(space, isolation=Isolation.READ_COMMITTED)]
+            for keys, hashes in hashed(self.store.scan(space, isolation=Isolation.READ_COMMITTED)):
+                staged.expired += keys
+                gone += hashes
             self.store.drop(space)
+        return gone
+
+    def _digest_after(self, staged: Staged, gone: list[int]) -> str | None:
+        """The digest of the version that the attempt makes; `gone` are hashes of entries that have expired."""
+        if self.digest is None:
+            return None
+        states = dict(zip(staged.keys, staged.states, strict=True))
+        # READ gave out nearly all of them.
+        self._committed([key for key in states if key not in self._hashes])
+        taken = chain(map(self._hashes.__getitem__, states), gone)
+        return changed(self.digest, added=entry_hashes(list(states), list(states.values())), taken=taken)
+
+    def _put(self, staged: Staged) -> None:
+        if not self._placement.windowed:
+            self.store.put_columns(self.spec.store.name, staged.keys, staged.states)
+            return
+        for space, changes in self._placement.placed(zip(staged.keys, staged.states, strict=True)).items():
+            self.store.put_all(space, changes)
 
     def _require_mine(self, keys: pa.BinaryArray) -> None:
         if keys.null_count:
@@ -343,7 +380,9 @@ class Task:
         reach("commit.delivered")
         # 4.4 The position, in the same transaction.
         stores = {spec.store.name: ChangelogPosition(spec.store.changelog_topic_id, next_offset[0])}
-        position = Position(staged.batch, self.epoch, plan, stores, dict(ends), self._order_after(staged))
+        position = Position(
+            staged.batch, self.epoch, plan, stores, dict(ends), self._order_after(staged), staged.digest
+        )
         producer.produce(spec.batches_topic, key=POSITION, value=encode(position), partition=spec.number)
         reach("commit.position-sent")
         # 4.5 From here on the batch exists.
@@ -395,6 +434,7 @@ class Task:
         """Step 5: the committed batch goes into the store's files, in one write. Failing here loses nothing."""
         assert self._database is not None
         self._position = position
+        self._hashes.clear()
         self.committed_batch = position.batch
         self.token = secrets.randbits(62)
         self._staged = None
@@ -446,6 +486,7 @@ class Task:
                 "epoch": self.epoch,
                 "batch": self.committed_batch,
                 "token": self.token,
+                "digest": self.digest,
             }
             if self.state is TaskState.RUNNING and self._database is not None:
                 database, order = self._database.database, self.order

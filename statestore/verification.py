@@ -1,4 +1,7 @@
-"""Comparing a store with its changelog, or with a snapshot of it, key by key, without stopping anybody.
+"""Comparing a store with what was committed, with its changelog, or with a snapshot of it, without stopping anybody.
+
+Every position has the digest of its version (`statestore.digest`): the store is read once and its digest compared.
+Where they differ, or nobody knows the digest of the store's batch any more, store and changelog are compared key by key.
 
 The changelog is replayed up to the offset at which the store stands into a store of its own, and both are walked side
 by side in key order. Compaction may have dropped a record before that offset because a newer one of its key came
@@ -6,13 +9,10 @@ after it; such keys say nothing about the store as it stands, so keys of the tai
 
 A snapshot is brought to the store's batch with the changelog's tail, which takes less than the whole changelog and says
 whether the snapshot would give the same store.
-
-A digest of each side, a sum over its entries and therefore the same in any order, names the version that was compared.
 """
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 import zlib
@@ -21,19 +21,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from statestore.batches import BatchesLog
 from statestore.config import RocksConfig, TaskSpec
+from statestore.digest import EMPTY, Digesting, digest_of
 from statestore.errors import Unrecoverable
 from statestore.kafka import Reader
 from statestore.placement import Placement
 from statestore.recovery import Progress, stored_entries
 from statestore.store import Entry
 from statestore.travel.past import PastTask
-from statestore.version import TaskDatabase
+from statestore.version import Checkpoint, TaskDatabase
 
 # More names help nobody; the count is exact.
 MISMATCHES_NAMED = 20
 _BUCKETS = 10_000
-_MODULUS = 1 << 128
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ class Mismatch:
 class Verified:
     """How a comparison went. `changed_since` counts keys left out because the changelog has newer records of them.
 
-    `against` is what the store was compared with: `changelog`, or `snapshot <batch>`.
+    `digest_differs` says that the store's digest is not the one that was committed, whatever the keys say.
+    `against` is what the store was compared with: `digest`, `changelog`, or `snapshot <batch>`. The digests are those of
+    what was compared, the store's and the other's.
     """
 
     task: str
@@ -58,32 +61,48 @@ class Verified:
     mismatch_count: int
     mismatches: tuple[Mismatch, ...]
     store_digest: str
-    changelog_digest: str
+    other_digest: str
     seconds: float
     against: str = "changelog"
+    digest_differs: bool = False
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything is not as it has to be."""
+        return self.digest_differs or self.mismatch_count > 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {**asdict(self), "seconds": round(self.seconds, 3)}
 
 
-class _Digest:
-    """An order-independent digest of entries."""
-
-    def __init__(self) -> None:
-        self._sum = 0
-
-    def add(self, key: bytes, value: bytes) -> None:
-        hashed = hashlib.blake2b(len(key).to_bytes(8, "big") + key + value, digest_size=16).digest()
-        self._sum = (self._sum + int.from_bytes(hashed, "big")) % _MODULUS
-
-    def hex(self) -> str:
-        return f"{self._sum:032x}"
-
-
 def is_sampled(key: bytes, percent: float) -> bool:
     """Whether a key is in the sample: the same keys every time, whatever order they come in."""
     return percent >= 100 or zlib.crc32(key) % _BUCKETS < percent * _BUCKETS / 100
+
+
+def verify_digest(spec: TaskSpec, batches: BatchesLog, database: TaskDatabase) -> Verified | None:
+    """Read the store of an open database once and compare its digest with the one that was committed with its batch.
+
+    None where the batch's position is gone or has no digest. Where they differ, `verify` can name the keys.
+
+    Raises `Unrecoverable` for a store without a version: there is nothing to compare.
+    """
+    started, batch = time.monotonic(), _checkpoint(spec, database).batch
+    recorded = (one.position for one in batches.positions(spec.number))
+    committed = EMPTY if batch < 0 else next((p.digest for p in recorded if p.batch == batch), None)
+    if committed is None:
+        return None
+    found, keys = digest_of(Placement(spec.store).scan(database.database))
+    seconds = time.monotonic() - started
+    return Verified(spec.name, batch, keys, 0, 0, (), found, committed, seconds, "digest", found != committed)
+
+
+def _checkpoint(spec: TaskSpec, database: TaskDatabase) -> Checkpoint:
+    found = database.checkpoint()
+    if found is None:
+        raise Unrecoverable("store is not complete, so there is nothing to compare", task=spec.name)
+    return found
 
 
 def verify(
@@ -100,9 +119,7 @@ def verify(
     Raises `Unrecoverable` for a store without a version: there is nothing to compare.
     """
     started = time.monotonic()
-    checkpoint = database.checkpoint()
-    if checkpoint is None:
-        raise Unrecoverable("store is not complete, so there is nothing to compare", task=spec.name)
+    checkpoint = _checkpoint(spec, database)
     offset = checkpoint.stores[spec.store.name].offset
     shutil.rmtree(work, ignore_errors=True)
     expected = TaskDatabase(work, [spec.store.name], RocksConfig())
@@ -123,9 +140,7 @@ def verify_against(
     Raises `Unrecoverable` for a store without a version, and `OutOfReach` where no snapshot leads to its batch.
     """
     started = time.monotonic()
-    checkpoint = database.checkpoint()
-    if checkpoint is None:
-        raise Unrecoverable("store is not complete, so there is nothing to compare", task=spec.name)
+    checkpoint = _checkpoint(spec, database)
     shutil.rmtree(work, ignore_errors=True)
     try:
         base = past.check(checkpoint.batch)
@@ -164,7 +179,8 @@ def _compare(
     spec: TaskSpec, batch: int, left: Iterator[Entry], right: Iterator[Entry], changed: int, started: float
 ) -> Verified:
     """Walk the store (left) and the changelog (right) in key order."""
-    digests = (_Digest(), _Digest())
+    stored, compared = Digesting(left), Digesting(right)
+    left, right = iter(stored), iter(compared)
     found: list[Mismatch] = []
     keys = count = 0
     ours, theirs = next(left, None), next(right, None)
@@ -176,15 +192,13 @@ def _compare(
         key = b""
         if here and ours is not None:
             key = ours[0]
-            digests[0].add(*ours)
             ours = next(left, None)
         if there and theirs is not None:
             key = theirs[0]
-            digests[1].add(*theirs)
             theirs = next(right, None)
         if kind:
             count += 1
             if len(found) < MISMATCHES_NAMED:
                 found.append(Mismatch(key.hex(), kind))
     seconds = time.monotonic() - started
-    return Verified(spec.name, batch, keys, changed, count, tuple(found), digests[0].hex(), digests[1].hex(), seconds)
+    return Verified(spec.name, batch, keys, changed, count, tuple(found), stored.digest, compared.digest, seconds)

@@ -1,4 +1,4 @@
-"""`verify`: are the stores what their changelogs say?"""
+"""`verify`: are the stores what was committed?"""
 
 from __future__ import annotations
 
@@ -25,20 +25,30 @@ def verify(
         float | None, typer.Option("--sample", min=0.01, max=100, help="Compare so many per cent of the keys.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Compare every key (the default).")] = False,
+    changelog: Annotated[
+        bool, typer.Option("--changelog", help="Compare with the changelog key by key, whatever the digest says.")
+    ] = False,
     snapshot: Annotated[
         bool, typer.Option("--snapshot", help="Compare with the newest snapshot and the changelog's tail instead.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Compare every local store with its changelog, key by key, while the pipeline runs or not. Exits with 1 if one differs."""
+    """Compare every local store with the digest that its newest batch has committed, while the pipeline runs or not.
+
+    Where a digest differs, or only a sample is wanted, store and changelog are compared key by key. Exits with 1 if one
+    differs.
+    """
     if sample is not None and full:
         raise typer.BadParameter("give --sample or --full, not both")
-    from ops.verification import verify_all
+    if changelog and snapshot:
+        raise typer.BadParameter("give --changelog or --snapshot, not both")
+    from ops.verification import Against, verify_all
 
+    against: Against = "snapshot" if snapshot else "changelog" if changelog else "digest"
     settings = settings_of_here()
     with registry_of(settings) as registry, progress(f"Verifying {pipeline}") as tell:
-        verified = verify_all(registry.pipeline(pipeline), settings, tell, percent=sample or 100.0, snapshot=snapshot)
-    differing = [v for v in verified if v.mismatch_count]
+        verified = verify_all(registry.pipeline(pipeline), settings, tell, percent=sample or 100.0, against=against)
+    differing = [v for v in verified if v.differs]
     if json:
         answer({"pipeline": pipeline, "equal": not differing, "tasks": [v.to_json() for v in verified]})
     else:
@@ -50,6 +60,8 @@ def verify(
             ],
         )
         for found in differing:
+            if found.digest_differs:
+                say(f"{found.task}: the digest of batch {found.batch} is not the one that was committed with it.")
             table(("task", "key", "in the store"), [(found.task, m.key, m.kind) for m in found.mismatches])
         if not verified:
             say("There is no local store.")

@@ -33,6 +33,7 @@ from statestore.batches import (
 )
 from statestore.clock import now_ms
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
+from statestore.digest import Digesting
 from statestore.errors import Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
@@ -168,7 +169,8 @@ class Rewrite:
 
         # Of a windowed store also those that have expired and are still there.
         committed = AtIsolation(task.store, Isolation.READ_COMMITTED)
-        for key, value in differences(Placement(store).scan(committed), version):
+        digest = Digesting(version)
+        for key, value in differences(Placement(store).scan(committed), digest):
             state = None if value is None else value[_TIME_BYTES:]
             timestamp_ms = now_ms() if value is None else _TIME.unpack_from(value)[0]
             self._producer.produce(
@@ -189,7 +191,7 @@ class Rewrite:
         self._producer.flush()
         at = {store.name: ChangelogPosition(store.changelog_topic_id, following[0])}
         ends = {str(r.partition): r.end for r in planned.ranges}
-        position = Position(planned.batch, self._epoch, self._plan, at, ends)
+        position = Position(planned.batch, self._epoch, self._plan, at, ends, digest=digest.digest)
         self._producer.produce(spec.batches_topic, key=POSITION, value=encode(position), partition=spec.number)
         reach("rewrite.position-sent")
         return Rewritten(spec.name, puts, deletes)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from statestore.verification import Verified, is_sampled, verify, verify_against
+from statestore.digest import EMPTY, changed, digest_of, entry_hashes
+from statestore.verification import Verified, is_sampled, verify, verify_against, verify_digest
 from statestore.version import TaskDatabase
 from tests.support.task import ROCKS, TaskWorld
 
@@ -15,6 +19,14 @@ def verified(world: TaskWorld, tmp_path: Path, percent: float = 100.0) -> Verifi
     database = TaskDatabase(world.spec.folder, ["s"], ROCKS, read_only=True)
     try:
         return verify(world.spec, world.reader, database, tmp_path / "work", percent=percent)
+    finally:
+        database.close()
+
+
+def by_digest(world: TaskWorld) -> Verified | None:
+    database = TaskDatabase(world.spec.folder, ["s"], ROCKS, read_only=True)
+    try:
+        return verify_digest(world.spec, world.log, database)
     finally:
         database.close()
 
@@ -29,7 +41,7 @@ def test_an_equal_store_is_equal_beside_its_running_task(world: TaskWorld, tmp_p
     world.commit({b"key-0001": b"again", b"new": b""})
     found = verified(world, tmp_path)
     assert (1, 501, 0, 0) == (found.batch, found.keys, found.changed_since, found.mismatch_count)
-    assert found.store_digest == found.changelog_digest
+    assert found.store_digest == found.other_digest
     assert not (tmp_path / "work").exists()
 
 
@@ -46,7 +58,7 @@ def test_a_difference_is_named(world: TaskWorld, kind: str, change: tuple[bytes,
     database.close()
     found = verified(world, tmp_path)
     assert [(change[0].hex(), kind)] == [(m.key, m.kind) for m in found.mismatches]
-    assert found.store_digest != found.changelog_digest
+    assert found.store_digest != found.other_digest
 
 
 def test_keys_that_were_changed_since_are_left_out(world: TaskWorld, tmp_path: Path) -> None:
@@ -82,10 +94,84 @@ def test_a_snapshot_that_would_give_another_store_is_told(world: TaskWorld, tmp_
 
     found = against()
     assert ("snapshot 0", 1, 100, 0) == (found.against, found.batch, found.keys, found.mismatch_count)
-    assert found.store_digest == found.changelog_digest
+    assert found.store_digest == found.other_digest
     world.close()
     database = TaskDatabase(world.spec.folder, ["s"], ROCKS)
     database.database.write({"s": [(b"key-0002", None)]})
     database.close()
     assert [(b"key-0002".hex(), "missing")] == [(m.key, m.kind) for m in against().mismatches]
     assert not (tmp_path / "work").exists()
+
+
+def test_every_commit_has_its_store_s_digest(world: TaskWorld) -> None:
+    world.open()
+    for changes in (some(500), {b"key-0001": b"again", b"new": b""}, {b"key-0001": b"1"}):
+        batch = world.commit(changes)
+        found = by_digest(world)
+        assert found is not None
+        assert (batch, False, "digest") == (found.batch, found.differs, found.against)
+        assert found.store_digest == world.running.digest
+    assert 501 == found.keys
+
+
+def test_a_digest_outlives_owners_disks_and_rewrites(world: TaskWorld, tmp_path: Path) -> None:
+    world.open()
+    world.commit(some(100))
+    world.snapshot()
+    first = world.running.digest
+    world.commit({b"key-0001": b"again", b"new": b"1"})
+    newest = world.running.digest
+    assert first != newest
+    world.close()
+    shutil.rmtree(world.spec.folder)
+    world.open()
+    world.commit({})
+    assert newest == world.running.digest
+    world.finish(2)
+    world.rewrite(0, tmp_path / "past")
+    world.open()
+    assert first == world.running.digest
+    found = by_digest(world)
+    assert found is not None
+    assert not found.differs
+
+
+@pytest.mark.parametrize("change", [(b"key-0007", b"wrong"), (b"key-0007", None), (b"nobody", b"x")])
+def test_a_digest_tells_any_difference(world: TaskWorld, change: tuple[bytes, bytes | None]) -> None:
+    world.open()
+    world.commit(some(100))
+    world.close()
+    database = TaskDatabase(world.spec.folder, ["s"], ROCKS)
+    database.database.write({"s": [change]})
+    database.close()
+    found = by_digest(world)
+    assert found is not None
+    assert found.differs
+
+
+def test_a_version_of_an_owner_that_kept_no_digest_has_none(world: TaskWorld) -> None:
+    world.open()
+    world.commit(some(10))
+    world.commit_elsewhere({b"key-0001": b"newer"})
+    world.open()
+    world.commit({b"key-0002": b"newest"})
+    assert world.running.digest is None
+    assert by_digest(world) is None
+
+
+@given(st.lists(st.tuples(st.binary(max_size=2), st.one_of(st.none(), st.binary(max_size=2))), max_size=40))
+def test_a_digest_is_that_of_the_entries_however_they_came(changes: list[tuple[bytes, bytes | None]]) -> None:
+    entries: dict[bytes, bytes] = {}
+    digest = EMPTY
+    for key, value in changes:
+        taken, added = entry_hashes([key, key], [entries.get(key), value])
+        digest = changed(digest, added=[added], taken=[taken])
+        if value is None:
+            entries.pop(key, None)
+        else:
+            entries[key] = value
+    assert (digest, len(entries)) == digest_of(reversed(entries.items()))
+
+
+def test_a_byte_that_passes_from_a_key_to_its_value_changes_the_digest() -> None:
+    assert digest_of([(b"ab", b"c")]) != digest_of([(b"a", b"bc")])

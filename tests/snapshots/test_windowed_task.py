@@ -14,7 +14,7 @@ from statestore.batches import Order
 from statestore.layouts.window import pack, unpack
 from statestore.planning.rates import Rates, save_rates
 from statestore.store import Isolation
-from statestore.verification import verify
+from statestore.verification import verify, verify_digest
 from statestore.version import TaskDatabase
 from tests.support.feed import read_topic
 from tests.support.task import PLAN, ROCKS, SCHEMA, TaskWorld
@@ -102,7 +102,10 @@ def test_windows_expire_by_stream_time_and_stay_so_whatever_the_store_comes_from
 
     database = TaskDatabase(world.spec.folder, ["s"], ROCKS, read_only=True)
     found = verify(world.spec, world.reader, database, tmp_path / "work")
+    by_digest = verify_digest(world.spec, world.log, database)
     database.close()
+    assert by_digest is not None
+    assert (1, False) == (by_digest.keys, by_digest.differs)
     assert (1, 0) == (found.keys, found.mismatch_count)
 
 
