@@ -127,7 +127,7 @@ class BringUp:
         records = rebuild(plan, self._spec, self._reader, self._rocks, found.position, self._listener)
         self._require_in_time(found, time.monotonic() - started, unfinished(self._spec.folder))
         self._close()
-        take_place(self._spec.folder, points="rebuild")
+        take_place(self._spec.folder, points="load")
         self._database = self._open()
         save_rates(self._spec.folder.parent, found.rates.with_rebuild(records, time.monotonic() - started))
         return BroughtUp(self._database, plan, records)

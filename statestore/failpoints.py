@@ -92,8 +92,9 @@ RESTORE_POINTS = (
     "restore.before-rename",
     "restore.renamed",
 )
-# In the order in which a full replay into a new folder meets them.
-REBUILD_POINTS = ("rebuild.in-build", "rebuild.loaded", "rebuild.built", "rebuild.before-rename", "rebuild.renamed")
+# In the order in which loading a changelog meets them; only a program's task copies what it has.
+LOAD_COPY_POINTS = ("load.copied",)
+LOAD_POINTS = ("load.in-build", "load.loaded", "load.built", "load.before-rename", "load.renamed")
 COLLECT_POINTS = (
     "collect.marked",
     "collect.listed",
@@ -162,7 +163,8 @@ ALL_POINTS = (
     *PROGRAM_POINTS,
     *SNAPSHOT_POINTS,
     *RESTORE_POINTS,
-    *REBUILD_POINTS,
+    *LOAD_COPY_POINTS,
+    *LOAD_POINTS,
     *COLLECT_POINTS,
     *PAST_POINTS,
     *REWRITE_POINTS,

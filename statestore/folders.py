@@ -23,14 +23,37 @@ def begun(folder: Path) -> Path:
     return new
 
 
+def replaced(folder: Path) -> Path:
+    """Where what was under the name goes until the new one is there: while it exists, `unfinished` is complete."""
+    return folder.with_name(f"{folder.name}.replaced")
+
+
 def take_place(folder: Path, *, points: str) -> None:
-    """Rename `unfinished` to `folder`, durably; what was there is deleted. Failpoints begin with `points`."""
+    """Rename `unfinished`, which is complete, to `folder`, durably; what was there is deleted.
+
+    Failpoints begin with `points`.
+    """
+    old = replaced(folder)
+    if old.exists():
+        shutil.rmtree(old)
     if folder.exists():
-        shutil.rmtree(folder)
+        folder.rename(old)
     reach(f"{points}.before-rename")
     unfinished(folder).rename(folder)
     sync(folder.parent)
     reach(f"{points}.renamed")
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def settle(folder: Path) -> None:
+    """Before a folder is opened: go on where a crash has cut `take_place`."""
+    old, new = replaced(folder), unfinished(folder)
+    if not old.exists():
+        return
+    if not folder.exists():
+        (new if new.exists() else old).rename(folder)
+    sync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def sync(folder: Path) -> None:

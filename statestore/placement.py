@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statestore.columns import Entries, integers
 from statestore.config import StoreSpec
 from statestore.kafka import Timed
 from statestore.layouts.segments import Segments, default_interval_ms
@@ -106,20 +106,11 @@ class Placement:
             found.setdefault(self.space(change[0]), []).append(change)
         return found
 
-    def placed_columns(
-        self, keys: list[bytes], values: list[bytes | None]
-    ) -> dict[str, tuple[list[bytes], list[bytes | None]]]:
-        """`placed` of columns: keys and values by space, in their order."""
+    def placed_columns(self, entries: Entries) -> dict[str, Entries]:
+        """`placed` of columns."""
         if self._segments is None:
-            return {self._store: (keys, values)}
-        starts = pc.binary_slice(pa.array(keys, pa.binary()), -_SUFFIX, -_SEQUENCE)
-        times = np.frombuffer(b"".join(starts.to_pylist()), ">i8")
-        numbers = times // self._segments.interval_ms
-        found: dict[str, tuple[list[bytes], list[bytes | None]]] = {}
-        for number in np.unique(numbers).tolist():
-            rows = np.flatnonzero(numbers == number).tolist()
-            found[self._segments.space(number)] = [keys[row] for row in rows], [values[row] for row in rows]
-        return found
+            return {self._store: entries}
+        return self._segments.placed(entries, integers(entries.keys, -_SUFFIX, -_SEQUENCE))
 
     # Expiry.
 

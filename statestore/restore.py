@@ -1,9 +1,12 @@
 """Bringing one store to its task's last commit, from its changelog.
 
+A few records are written as they come, by `restore_store`. Many are loaded into a database beside the task's, by
+`load_store` (`load` has the steps), if what a record changes depends on none before it.
+
 `plan_restore` decides from facts gathered before: read the changelog's end after fencing older owners, open
 transactions included, or an open one hides committed records. `restore_store` goes the way. Every chunk goes into the
 store in one write with its offset, so a restore that dies goes on where it was; a store without transactions has no
-offset meanwhile and begins anew.
+offset meanwhile and begins anew, and so does a load.
 """
 
 from __future__ import annotations
@@ -18,8 +21,11 @@ from statestore.failpoints import reach
 from statestore.kafka import Reader
 from statestore.kinds.base import Kind
 from statestore.listener import RestoreListener, Restoring, told
+from statestore.load import load
 from statestore.planning.hazards import Tail, why_not_from
 from statestore.planning.plan import Way
+from statestore.planning.rates import LOAD_RECORDS_MIN
+from statestore.rocks import Database
 from statestore.version import ChangelogPosition
 
 
@@ -95,6 +101,33 @@ def _why_not_local(local: StoreVersion, changelog: Changelog, end: int, now_ms: 
     at = ChangelogPosition(local.topic_id, local.offset)
     tail = Tail(changelog.topic_id, changelog.first, changelog.delete_retention_ms, now_ms)
     return why_not_from("local store", at, local.written_at_ms, tail, ahead=ahead, level=local.offset == end)
+
+
+def is_loaded(kind: Kind, plan: RestorePlan) -> bool:
+    """Whether files pay for so many records, and the kind can be loaded from files."""
+    return kind.loads and kind.persistent() and plan.end - plan.start >= LOAD_RECORDS_MIN
+
+
+def load_store(
+    kind: Kind,
+    plan: RestorePlan,
+    changelog: Changelog,
+    database: Database,
+    reader: Reader,
+    listener: RestoreListener,
+    *,
+    piece_bytes: int,
+) -> int:
+    """Go the way of `plan` in a database beside the one that the store is open on; gives the number of records.
+
+    That database has what the store holds now. When it has taken its place, the store is opened again.
+    """
+    restoring = Restoring(kind.name, changelog.topic, changelog.partition, plan.start, plan.end)
+    records = load(database, reader, restoring, kind.load, listener, piece_bytes=piece_bytes)
+    for space in kind.expired(database.spaces()):
+        database.drop(space)
+    database.write(kind.loaded(offset=plan.end, topic_id=changelog.topic_id), sync=True)
+    return records
 
 
 def restore_store(

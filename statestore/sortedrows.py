@@ -15,33 +15,39 @@ _WORD = 8
 _WIDTH_MAX = 8 * _WORD
 
 
-def last_in_order(keys: list[bytes]) -> list[int]:
+def last_in_order(keys: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
     """Rows of the last occurrence of each key, in ascending order of the keys as unsigned bytes."""
-    if not keys:
-        return []
-    width = len(keys[0])
-    if 0 < width <= _WIDTH_MAX and set(map(len, keys)) == {width}:
-        order, is_last = _by_words(keys, width)
+    if not len(keys):
+        return np.zeros(0, np.int64)
+    ends = np.frombuffer(keys.buffers()[1], np.int64)[keys.offset : keys.offset + len(keys) + 1]
+    width = int(ends[1] - ends[0])
+    if 0 < width <= _WIDTH_MAX and (np.diff(ends) == width).all():
+        content = np.frombuffer(keys.buffers()[2], np.uint8)[ends[0] : ends[-1]]
+        order, is_last = _by_words(content.reshape(len(keys), width))
     else:
         order, is_last = _by_bytes(keys)
-    rows: list[int] = order[is_last].tolist()
+    rows: npt.NDArray[np.int64] = order[is_last].astype(np.int64)
     return rows
 
 
-def _by_words(keys: list[bytes], width: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _by_words(keys: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Keys of one width, filled up with zeros to big-endian numbers of 8 bytes; the last number sorts last."""
-    filled = np.zeros((len(keys), -(-width // _WORD) * _WORD), np.uint8)
-    filled[:, :width] = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), width)
+    count, width = keys.shape
+    filled = np.zeros((count, -(-width // _WORD) * _WORD), np.uint8)
+    filled[:, :width] = keys
     words = filled.view(">u8").astype(np.uint64)
+    # Words that all keys share decide nothing.
+    words = words[:, (words != words[0]).any(axis=0)]
+    if not words.shape[1]:
+        return np.array([count - 1]), np.array([True])
     order = np.lexsort(words.T[::-1])
     ordered = words[order]
     return order, np.append((ordered[1:] != ordered[:-1]).any(axis=1), True)
 
 
-def _by_bytes(keys: list[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _by_bytes(keys: pa.LargeBinaryArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Keys of any width. Arrow's sort is stable, too."""
-    column = pa.array(keys, pa.large_binary())
-    order = pc.sort_indices(column)
-    ordered = column.take(order)
+    order = pc.sort_indices(keys)
+    ordered = keys.take(order)
     differs = pc.not_equal(ordered.slice(1), ordered.slice(0, len(keys) - 1))
     return order.to_numpy(), np.append(differs.to_numpy(zero_copy_only=False), True)

@@ -29,6 +29,7 @@ from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.digest import EMPTY, changed, entry_hashes, hashed
 from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
+from statestore.folders import settle
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
 from statestore.layouts.local import are_local
 from statestore.listener import RestoreListener
@@ -133,6 +134,7 @@ class Task:
         """The facts for a plan. The database is left open if it is usable."""
         database: TaskDatabase | None = None
         checkpoint, problem = None, ""
+        settle(self.spec.folder)
         exists = self.spec.folder.exists()
         try:
             database = self._open_database()

@@ -33,6 +33,7 @@ from statestore.commitnote import CommitNote
 from statestore.config import StreamConfig
 from statestore.errors import Fenced, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
+from statestore.folders import take_place
 from statestore.kafka import (
     GroupOffsets,
     OffsetsGone,
@@ -45,9 +46,10 @@ from statestore.kafka import (
 )
 from statestore.kinds.base import Kind
 from statestore.listener import RestoreListener
+from statestore.load import beside
 from statestore.outbox import Outbox
 from statestore.planning.plan import Way
-from statestore.restore import Changelog, RestorePlan, plan_restore, restore_store
+from statestore.restore import Changelog, RestorePlan, is_loaded, load_store, plan_restore, restore_store
 from statestore.rocks import LockHeld
 from statestore.store import TransactionalMechanism
 from statestore.taskstores import TaskStores, wipe_task
@@ -163,15 +165,29 @@ class TaskSession:
         for store in self.parts.stores:
             self._init(store)
             if store.name in changelogs:
-                self._restore(store, changelogs[store.name], known.get(store.name))
+                self._plan(store, changelogs[store.name], known.get(store.name))
+        many = {name: log for name, log in changelogs.items() if is_loaded(self._kinds[name], self.plans[name])}
+        try:
+            if many:
+                self._load(many)
+            for name, changelog in changelogs.items():
+                if name not in many:
+                    self._restore(name, changelog)
+        except OffsetsGone as error:
+            # The broker has deleted its head since the plan was made.
+            raise Unavailable("changelog was cut while it was read", error=error) from error
 
     def _init(self, store: Store) -> None:
         """Open a store; one that belongs to no commit is emptied first."""
         try:
-            store.init(self.context)
+            self._open_store(store)
         except TaskCorrupted as error:
             self._log.warning("store is corrupted and is restored", store=store.name, error=str(error))
             self.context.wipe(store.name)
+            store.init(self.context)
+
+    def _open_store(self, store: Store) -> None:
+        try:
             store.init(self.context)
         except LockHeld as error:
             raise Unavailable(
@@ -180,7 +196,7 @@ class TaskSession:
                 hint="it cannot commit any more and stops when it tries to; end it, then try again",
             ) from error
 
-    def _restore(self, store: Store, changelog: Changelog, committed: ChangelogPosition | None) -> None:
+    def _plan(self, store: Store, changelog: Changelog, committed: ChangelogPosition | None) -> None:
         kind = self._kinds[store.name]
         plan = plan_restore(store.name, kind.committed_version, committed, changelog, self.context.now_ms())
         if kind.persistent() and plan.way is Way.FULL_REPLAY:
@@ -188,13 +204,39 @@ class TaskSession:
             self.context.wipe(store.name)
             store.init(self.context)
         self.plans[store.name] = plan
-        try:
-            records = restore_store(kind, plan, changelog, self._reader, self.parts.listener)
-        except OffsetsGone as error:
-            # The broker has deleted its head since the plan was made.
-            raise Unavailable("changelog was cut while it was read", store=store.name, error=error) from error
-        self.outbox.offsets[store.name] = plan.end
-        self._log.info("store opened", store=store.name, way=plan.way.value, reason=plan.reason, records=records)
+
+    def _load(self, changelogs: Mapping[str, Changelog]) -> None:
+        """Load these stores into a copy of the task's database, and go on with that."""
+        config, records = self.parts.config, {}
+        with beside(self.context.committed, config.rocks, copied=self.context.database) as database:
+            for name, changelog in changelogs.items():
+                records[name] = load_store(
+                    self._kinds[name],
+                    self.plans[name],
+                    changelog,
+                    database,
+                    self._reader,
+                    self.parts.listener,
+                    piece_bytes=config.rocks.write_buffer_bytes,
+                )
+        self._release_stores()
+        take_place(self.context.committed, points="load")
+        self.context = self._new_context()
+        for store in self.parts.stores:
+            # A corrupted one would be emptied and not loaded again: let all of it be.
+            self._open_store(store)
+        for name in changelogs:
+            self.context.count("restore-total", name, records[name])
+            self._is_open(name, records[name])
+
+    def _restore(self, name: str, changelog: Changelog) -> None:
+        kind, plan = self._kinds[name], self.plans[name]
+        self._is_open(name, restore_store(kind, plan, changelog, self._reader, self.parts.listener))
+
+    def _is_open(self, name: str, records: int) -> None:
+        plan = self.plans[name]
+        self.outbox.offsets[name] = plan.end
+        self._log.info("store opened", store=name, way=plan.way.value, reason=plan.reason, records=records)
 
     def _claim(self) -> None:
         task = self.parts.config.transactional_id

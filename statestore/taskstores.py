@@ -3,6 +3,7 @@
     <folder>/committed/            one RocksDB: the spaces of all persistent stores, and what they stand at
     <folder>/<store>.uncommitted/  writes of the open transaction that went to disk
     <folder>/<store>.commit        there while these are being copied
+    <folder>/committed.recovering  there while a changelog is loaded beside `committed` (`load`)
 
 Stores in memory share one base of their own. What a store stands at is one entry of the space `checkpoint`, written in
 the same step as the store's data: format, layout, changelog offset, stream time, position.
@@ -18,6 +19,7 @@ from pathlib import Path
 from statestore.config import RocksConfig
 from statestore.context import ChangelogRecord, StoreContext, StoreVersion
 from statestore.errors import FormatUnsupported, TaskCorrupted
+from statestore.folders import settle, unfinished
 from statestore.metrics import Metrics
 from statestore.position import Position
 from statestore.rocks import Database
@@ -79,8 +81,16 @@ class TaskStores(StoreContext):
     def database(self) -> Database:
         """The RocksDB of the persistent stores, opened when it is first asked for."""
         if self._database is None:
-            self._database = Database(self.folder / "committed", [_SPACE], self._rocks)
+            settle(self.committed)
+            self._database = Database(self.committed, [_SPACE], self._rocks)
+            # Only now is the folder certainly nobody else's.
+            shutil.rmtree(unfinished(self.committed), ignore_errors=True)
         return self._database
+
+    @property
+    def committed(self) -> Path:
+        """The folder of the persistent stores."""
+        return self.folder / "committed"
 
     # For stores.
 

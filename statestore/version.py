@@ -53,6 +53,12 @@ def _parse(raw: bytes, folder: Path) -> Checkpoint:
         raise TaskCorrupted("checkpoint is unreadable", folder=folder, error=error) from error
 
 
+def checkpoint_entries(checkpoint: Checkpoint) -> tuple[str, Changes]:
+    """Space and entries by which a write makes `checkpoint` the committed version, stamped with the time."""
+    stamped = asdict(checkpoint) | {"written_at_ms": time.time_ns() // 1_000_000}
+    return _FAMILY, [(_KEY, json.dumps(stamped, separators=(",", ":")).encode())]
+
+
 class TaskDatabase:
     """The RocksDB of one task."""
 
@@ -66,9 +72,8 @@ class TaskDatabase:
         return None if raw is None else _parse(raw, self.folder)
 
     def entries(self, checkpoint: Checkpoint) -> tuple[str, Changes]:
-        """Space and entries by which a write makes `checkpoint` the committed version, stamped with the time."""
-        stamped = asdict(checkpoint) | {"written_at_ms": time.time_ns() // 1_000_000}
-        return _FAMILY, [(_KEY, json.dumps(stamped, separators=(",", ":")).encode())]
+        """`checkpoint_entries`."""
+        return checkpoint_entries(checkpoint)
 
     def close(self) -> None:
         """Release the folder."""

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import ClassVar, TypeVar
 
 from statestore import changelog_topic
+from statestore.columns import Columns, Entries
 from statestore.context import ChangelogRecord, Headers, StoreContext, StoreVersion
 from statestore.errors import FormatUnsupported, InvalidStateStore, TaskCorrupted
 from statestore.failpoints import reach
@@ -30,10 +31,12 @@ class Kind(StateStore):
 
     layout: what its data looks like on disk, `<kind>/<version>`. Data of another layout is refused, unless it is one
         of `reads_layouts`, which the kind upgrades.
+    loads: whether `load` may take the place of `restore`: what a record changes depends on no record before it.
     """
 
     layout: ClassVar[str] = ""
     reads_layouts: ClassVar[frozenset[str]] = frozenset()
+    loads: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -222,6 +225,39 @@ class Kind(StateStore):
         self._restore_ended()
         self._committed, self._position = version, self._position.merged(position)
         self.context.count("restore-total", self._name, len(records))
+
+    def load(self, records: Columns) -> Mapping[str, Entries]:
+        """`restore` of many, into a database that is not this store's yet: what they change, per space, in order.
+
+        Nothing is written. After the last records `loaded` and `expired` say what else belongs into that database; the
+        store is opened again on it. Until then it is of no use.
+        """
+        for headers in records.headers:
+            self._position = self._position.merged(position_of(headers))
+        return self._loaded(records.with_keys())
+
+    def _loaded(self, records: Columns) -> Mapping[str, Entries]:
+        """For subclasses: `_restored` of columns. The records have keys."""
+        return {self._name: Entries(records.keys, records.values)}
+
+    def loaded(self, *, offset: int, topic_id: str) -> Mapping[str, Changes]:
+        """What is written after everything loaded: the store's version, as a clean close leaves it."""
+        version = replace(
+            self._committed,
+            layout=self.layout,
+            offset=offset,
+            topic_id=topic_id,
+            stream_time_ms=self._stream_time_ms,
+            position=self._position,
+            running=False,
+            written_at_ms=self.context.now_ms(),
+        )
+        space, entries = self.context.version_entries(self._name, version)
+        return {space: entries}
+
+    def expired(self, spaces: list[str]) -> list[str]:
+        """Those of the spaces that what was loaded has left behind."""
+        return []
 
     def _restored(self, records: Sequence[ChangelogRecord]) -> Mapping[str, Changes]:
         """For subclasses: what the records change, per space. May call `_observe`; must not change the base."""

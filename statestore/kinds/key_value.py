@@ -18,6 +18,7 @@ class KeyValue(Kind, KeyValueStore):
     """Keys and values are bytes; None deletes; an empty value is a value."""
 
     layout = "key-value/1"
+    loads = True
 
     @property
     def _space(self) -> str:

@@ -48,6 +48,7 @@ class ListValue(Kind):
     """Keys to lists of values. It has no range, no delete and no put if absent, as Kafka Streams' has none."""
 
     layout: ClassVar[str] = "list/1"
+    loads: ClassVar[bool] = True
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Append a value to those of the key; None removes them all."""

@@ -20,6 +20,7 @@ class LruMap(KeyValue):
     """At most `capacity` entries, uncommitted ones included."""
 
     layout = "lru-map/1"
+    loads = False
 
     def __init__(
         self,

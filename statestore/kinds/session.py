@@ -27,6 +27,8 @@ class Session(Segmented):
     """Bytes in sessions."""
 
     layout = "session/1"
+    # key · end · start
+    placed_at = (-16, -8)
 
     def _place(self, stored_key: bytes) -> tuple[int, bytes]:
         key, _, end_ms = layout.unpack(stored_key)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from threading import RLock
 
+from statestore.columns import Columns, Entries, column
 from statestore.context import ChangelogRecord
 from statestore.kinds.key_value import KeyValue
 from statestore.layouts.timestamped import UNKNOWN, pack, unpack
@@ -93,6 +94,12 @@ class TimestampedKeyValue(KeyValue):
             self._log(key, None, self._record_time_ms())
         else:
             self._log(key, *unpack(value))
+
+    def _loaded(self, records: Columns) -> Mapping[str, Entries]:
+        changes = {self._space: Entries(records.keys, records.stamped())}
+        if not self._upgrading:
+            return changes
+        return {**changes, self._name: Entries(records.keys, column([None] * len(records)))}
 
     def _restored(self, records: Sequence[ChangelogRecord]) -> Mapping[str, Changes]:
         changes = [

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import ClassVar
 
+import pyarrow as pa
+
+from statestore.columns import Columns
 from statestore.context import ChangelogRecord
 from statestore.kinds.window import Window
 from statestore.layouts import timestamped
@@ -57,6 +60,9 @@ class TimestampedWindow(Window):
             self._log(stored_key, None, self._record_time_ms())
         else:
             self._log(stored_key, *timestamped.unpack(value))
+
+    def _loaded_values(self, records: Columns) -> pa.LargeBinaryArray:
+        return records.stamped()
 
     def _restored_value(self, record: ChangelogRecord) -> bytes | None:
         return None if record.value is None else timestamped.pack(record.value, record.timestamp_ms)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from statestore import changelog_topic
+from statestore.columns import Columns, Entries
 from statestore.context import ChangelogRecord
 from statestore.iterator import StoreIterator
 from statestore.kinds.base import require_key
@@ -32,6 +33,8 @@ class Window(Segmented):
     """Bytes in windows. `retain_duplicates` keeps all values of a key and start, in the order written."""
 
     layout: ClassVar[str] = "window/1"
+    # key · start · sequence
+    placed_at: ClassVar[tuple[int, int | None]] = (-12, -4)
 
     def __init__(
         self,
@@ -93,6 +96,15 @@ class Window(Segmented):
             return changes
         self._sequence = layout.unpack(records[-1].key)[2]
         return {**changes, self.name: self._sequence_entries()}
+
+    def _loaded(self, records: Columns) -> Mapping[str, Entries]:
+        if self.retain_duplicates and len(records):
+            self._sequence = layout.unpack(records.keys[-1].as_py())[2]
+        return super()._loaded(records)
+
+    def loaded(self, *, offset: int, topic_id: str) -> Mapping[str, Changes]:
+        changes = super().loaded(offset=offset, topic_id=topic_id)
+        return {**changes, self.name: self._sequence_entries()} if self.retain_duplicates else changes
 
     # Writing.
 

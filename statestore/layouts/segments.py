@@ -9,6 +9,12 @@ Rules and names are Kafka Streams'.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from statestore.columns import Entries
 
 MIN_INTERVAL_MS = 60_000
 
@@ -40,6 +46,14 @@ class Segments:
     def space(self, number: int) -> str:
         """The name of a segment's space."""
         return f"{self.store}.{number * self.interval_ms}{self.suffix}"
+
+    def placed(self, entries: Entries, times_ms: npt.NDArray[Any]) -> dict[str, Entries]:
+        """Entries of these times by the space of their segment, in their order."""
+        numbers = times_ms.astype(np.int64) // self.interval_ms
+        found = np.unique(numbers).tolist()
+        if len(found) == 1:
+            return {self.space(found[0]): entries}
+        return {self.space(number): entries.taken(np.flatnonzero(numbers == number)) for number in found}
 
     def numbers(self, spaces: list[str]) -> list[int]:
         """The segments among `spaces`, ascending; other spaces are left out."""

@@ -5,7 +5,6 @@ The changelog has the value alone, and its time as the record's. Values from bef
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from struct import Struct
 
 UNKNOWN = -1
@@ -16,11 +15,6 @@ SIZE = _TIME.size
 def pack(value: bytes, timestamp_ms: int) -> bytes:
     """The stored value."""
     return _TIME.pack(timestamp_ms) + value
-
-
-def packed_times(times_ms: Iterable[int]) -> Iterator[bytes]:
-    """What stored values of these times begin with."""
-    return map(_TIME.pack, times_ms)
 
 
 def unpack(stored: bytes) -> tuple[bytes, int]:

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 FILE = "rates.json"
-# A full replay of fewer writes single keys: they are in sooner without a second database to open.
-REBUILD_RECORDS_MIN = 10_000
+# Fewer records of a changelog are written as single keys: they are in sooner without a second database to open.
+LOAD_RECORDS_MIN = 10_000
 # Below these a measurement says more about waiting than about speed.
 _RECORDS_MIN = 20_000
 _BYTES_MIN = 4 * 1024 * 1024
@@ -46,7 +46,7 @@ class Rates:
 
     def full_replay_s(self, records: int) -> float:
         """Time to build a store from a whole changelog of so many records; even an empty one is a folder made anew."""
-        if records < REBUILD_RECORDS_MIN:
+        if records < LOAD_RECORDS_MIN:
             return self.begin_replay_s + self.replay_s(records)
         return 2 * self.begin_replay_s + records / self.rebuild_records_per_s
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from statestore.failpoints import COLLECT_POINTS, REBUILD_POINTS, RESTORE_POINTS, ROLLBACK_POINTS, SNAPSHOT_POINTS
+from statestore.failpoints import COLLECT_POINTS, LOAD_POINTS, RESTORE_POINTS, ROLLBACK_POINTS, SNAPSHOT_POINTS
 from statestore.planning.plan import Way
 from statestore.snapshots.collect import collect
 from tests.support.killed import run_child
@@ -109,7 +109,7 @@ def test_killed_while_restoring(world: TaskWorld, point: str, tmp_path: Path) ->
     assert not world.spec.folder.with_name("0.recovering").exists()
 
 
-@pytest.mark.parametrize("point", REBUILD_POINTS)
+@pytest.mark.parametrize("point", LOAD_POINTS)
 def test_killed_while_rebuilding_from_the_whole_changelog(world: TaskWorld, point: str, tmp_path: Path) -> None:
     model = {f"{number:06}": f"value-{number}" for number in range(12_000)}
     steps = [
@@ -123,17 +123,20 @@ def test_killed_while_rebuilding_from_the_whole_changelog(world: TaskWorld, poin
     world.spec.folder.mkdir()
     (world.spec.folder / "CURRENT").write_text("nothing of RocksDB")
     # Several files, since a test's memtable is small.
-    passes = 1 if point == "rebuild.in-build" else 0
+    passes = 1 if point == "load.in-build" else 0
     answers, killed = run_child(world, [OPEN], tmp_path / "points", kill_at=point, passes=passes)
     assert killed and [] == answers
-    renamed, between = point == "rebuild.renamed", point == "rebuild.before-rename"
+    renamed, between = point == "load.renamed", point == "load.before-rename"
     assert renamed is (not world.spec.folder.with_name("0.recovering").exists())
     assert between is not world.spec.folder.exists()
+    assert (renamed or between) is world.spec.folder.with_name("0.replaced").exists()
     opened = world.open()
-    assert (Way.NOTHING if renamed else Way.FULL_REPLAY) is opened.plan.way
+    # What was complete is not made again.
+    assert (Way.NOTHING if renamed or between else Way.FULL_REPLAY) is opened.plan.way
     expected = model | dict.fromkeys(list(model)[::3], "new")
     assert {key.encode(): value.encode() for key, value in expected.items()} == world.entries()
     assert not world.spec.folder.with_name("0.recovering").exists()
+    assert not world.spec.folder.with_name("0.replaced").exists()
 
 
 @pytest.mark.parametrize("point", ROLLBACK_POINTS)

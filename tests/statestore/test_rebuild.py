@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore import rocksfiles
+from statestore.columns import Columns, Entries, column
 from statestore.config import RocksConfig, StoreSpec
-from statestore.kafka import Columns, Record
+from statestore.kafka import Record
+from statestore.load import gathered
 from statestore.placement import Placement
-from statestore.rebuild import gathered, stored_columns
+from statestore.rebuild import stored_entries as stored_columns
 from statestore.recovery import stored_entries
 from statestore.rocks import Database
 from statestore.sortedrows import last_in_order
@@ -49,14 +51,14 @@ STORES = {
 @given(st.lists(st.one_of(plain_keys, window_keys)))
 def test_the_last_of_each_key_comes_in_the_order_of_the_keys(keys: list[bytes]) -> None:
     last = {key: row for row, key in enumerate(keys)}
-    assert [last[key] for key in sorted(last)] == last_in_order(keys)
+    assert [last[key] for key in sorted(last)] == last_in_order(column(keys)).tolist()
 
 
 @settings(deadline=None)
 @given(st.integers(1, 20).flatmap(lambda width: st.lists(st.binary(min_size=width, max_size=width), max_size=40)))
 def test_keys_of_one_width_are_ordered_likewise(keys: list[bytes]) -> None:
     last = {key: row for row, key in enumerate(keys)}
-    assert [last[key] for key in sorted(last)] == last_in_order(keys)
+    assert [last[key] for key in sorted(last)] == last_in_order(column(keys)).tolist()
 
 
 def content(database: Database) -> dict[str, list[tuple[bytes, bytes]]]:
@@ -73,7 +75,7 @@ def records_of(changes: list[Change]) -> list[Record]:
 def columns_of(records: list[Record], size: int) -> Iterator[Columns]:
     for start in range(0, len(records), size):
         part = records[start : start + size]
-        yield Columns(
+        yield Columns.of(
             [r.key for r in part], [r.value for r in part], [r.timestamp_ms for r in part], part[-1].offset + 1
         )
 
@@ -92,9 +94,9 @@ def test_loaded_changes_equal_written_ones(kind: str, data: st.DataObject) -> No
         written.write(placement.placed(stored_entries(records)))
         pieces = list(gathered(columns_of(records, chunk), bytes_max))
         for piece in pieces:
-            for place, columns in placement.placed_columns(*stored_columns(piece)).items():
-                loaded.database.load(place, *columns)
-        assert len(records) == (pieces[-1].end if pieces else 0) == sum(len(piece.keys) for piece in pieces)
+            for place, columns in placement.placed_columns(stored_columns(piece)).items():
+                loaded.database.load(place, columns)
+        assert len(records) == (pieces[-1].end if pieces else 0) == sum(map(len, pieces))
         assert content(written) == content(loaded.database)
         # The checkpoint comes last, and then the folder is what any other process may open.
         place, entries = loaded.entries(Checkpoint(3))
@@ -121,7 +123,7 @@ def test_files_that_overlap_are_compacted_into_the_newest_of_each_key(tmp_path: 
     for number in range(40):
         keys = [b"%04d" % ((number * 37 + row * 7) % 1000) for row in range(100)]
         found: list[bytes | None] = [None if (row + number) % 5 == 0 else b"%d" % number for row in range(100)]
-        database.load("s", keys, found)
+        database.load("s", Entries(column(keys), column(found)))
         for key, value in zip(keys, found, strict=True):
             expected.pop(key, None) if value is None else expected.update({key: value})
     assert sorted(expected.items()) == list(database.scan("s"))

@@ -1,0 +1,143 @@
+"""A long changelog is loaded from sorted files: every kind, every mechanism, killed at every step, is what was written."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore.failpoints import LOAD_COPY_POINTS, LOAD_POINTS, arm
+from statestore.planning.plan import Way
+from tests.statestore.test_state_machine import chosen_seed
+from tests.support.loading import LOADED, MECHANISMS, RECORDS, Loading, State, config_for, create_input
+
+POINTS = (*LOAD_COPY_POINTS, *LOAD_POINTS)
+EARLY = 300
+# Whether the folder is lost, or of an early commit.
+BEGINNINGS = ("lost", "early")
+
+
+class Written:
+    """A closed task that has written everything, what it held, and its folder as it was after the first records."""
+
+    def __init__(self, kafka: str, application: str, folder: Path, mechanism: str) -> None:
+        self.mechanism, self.config = mechanism, config_for(kafka, application, folder / "state")
+        create_input(self.config)
+        self._early = folder / "early"
+        self.points = folder / "points"
+        self.points.mkdir()
+        loading = self._loading()
+        loading.task.open()
+        loading.write(EARLY)
+        loading.task.close()
+        shutil.copytree(self.config.task_folder, self._early)
+        loading.task.open()
+        loading.write(RECORDS - EARLY)
+        self.state, self.versions = loading.state(), loading.versions()
+        loading.task.close()
+
+    def _loading(self) -> Loading:
+        # Kafka deletes windows by its own clock.
+        return Loading(self.config, self.mechanism, begin_ms=time.time_ns() // 1_000_000)
+
+    def begin(self, beginning: str) -> None:
+        """Lose the folder, or go back to the early one."""
+        shutil.rmtree(self.config.task_folder, ignore_errors=True)
+        if beginning == "early":
+            shutil.copytree(self._early, self.config.task_folder)
+
+    def dies_at(self, point: str, *, passes: int = 0) -> None:
+        """Another process opens the task and is killed there."""
+        arm(self.points, point, passes=passes)
+        environment = {
+            **os.environ,
+            "ROLLFORWARD_FAILPOINTS": str(self.points),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        about = [self.config.kafka.bootstrap_servers, self.config.application, str(self.config.folder), self.mechanism]
+        command = [sys.executable, "-m", "tests.support.loading", *about]
+        done = subprocess.run(command, env=environment, timeout=300, check=False)
+        assert -signal.SIGKILL == done.returncode
+
+    def check(self, beginning: str) -> dict[str, Way]:
+        """Open, compare, close; gives the ways."""
+        loading = self._loading()
+        loading.task.open()
+        assert self.expected(beginning) == loading.state()
+        assert self.versions == loading.versions()
+        plans = loading.task.plans
+        loading.task.close()
+        ways = {name: plan.way for name, plan in plans.items()}
+        beside = [path.name for path in self.config.task_folder.iterdir()]
+        assert not [name for name in beside if name.endswith((".recovering", ".replaced"))]
+        return ways
+
+    def expected(self, beginning: str) -> State:
+        # What has no changelog is gone with the folder, and with nothing else.
+        return self.state if beginning == "early" else {**self.state, "unlogged": []}
+
+
+@pytest.fixture
+def written(kafka: str, unique: str, tmp_path: Path) -> Iterator[Any]:
+    yield lambda mechanism: Written(kafka, f"{unique}-{mechanism}", _made(tmp_path / mechanism), mechanism)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_what_is_loaded_is_what_was_written_and_goes_on(written: Any, mechanism: str) -> None:
+    task: Written = written(mechanism)
+    for beginning, way in (("early", Way.ROLL_FORWARD), ("lost", Way.FULL_REPLAY)):
+        task.begin(beginning)
+        ways = task.check(beginning)
+        assert dict.fromkeys(LOADED, way) == {name: ways[name] for name in LOADED}
+        assert set(task.check(beginning).values()) == {Way.NOTHING}
+    loading = task._loading()
+    loading.task.open()
+    windows: Any = loading.stores["duplicates"]
+    (last, before), at = list(windows.all())[-1], RECORDS
+    loading.task.next_offset(task.config.inputs[0])
+    loading.write(1)
+    windows.put(last.key, b"one more", last.start_ms)
+    # The sequence goes on: a value of the same key and window takes nobody's place.
+    values = [value for _, value in windows.fetch(last.key, last.start_ms, last.start_ms)]
+    assert before in values and b"one more" == values[-1]
+    assert at + 1 == loading.task.next_offset(task.config.inputs[0])
+    loading.task.close()
+
+
+def killed(task: Written, beginning: str, point: str, passes: int) -> None:
+    task.begin(beginning)
+    task.dies_at(point, passes=passes if point == "load.in-build" else 0)
+    task.check(beginning)
+
+
+def test_killed_at_each_step_of_a_load(written: Any) -> None:
+    choose = random.Random(chosen_seed())
+    task: Written = written(choose.choice(MECHANISMS))
+    for point in POINTS:
+        killed(task, choose.choice(BEGINNINGS), point, choose.randrange(2 * len(LOADED)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_killed_at_each_step_of_a_load_of_each_mechanism(written: Any, mechanism: str) -> None:
+    """Every kind is loaded by each of these, several files each."""
+    task: Written = written(mechanism)
+    for beginning in BEGINNINGS:
+        for point in POINTS:
+            for passes in range(0, 3 * len(LOADED), 2) if point == "load.in-build" else (0,):
+                killed(task, beginning, point, passes)
