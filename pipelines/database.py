@@ -3,6 +3,9 @@
 SQLite by default, anything SQLAlchemy reaches by URL; tested on SQLite and PostgreSQL. Losing it loses history and
 figures only: definitions are rebuilt from the command log. Tables are made and changed by the migrations in
 `pipelines/migrations`, under a lock, by whichever process comes first.
+
+A process that lives long may lose its database and get it back: connections of a server that was restarted, or of a file
+that was deleted, are not used again, and `prepare` makes the tables of a database that has come back empty.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase
 
-from statestore.errors import FormatUnsupported
+from statestore.errors import FormatUnsupported, Unavailable
 
 # The newest migration. Compared first, because loading alembic would be most of a short command's time.
 NEWEST = "0005"
@@ -24,6 +28,7 @@ _FIRST = "0001"
 _WRITES = "rollforward_writes"
 # Any number, the same for everybody who writes to a PostgreSQL database of ours.
 _ADVISORY_LOCK = 7_305_112
+_CONNECT_TIMEOUT_S = 10
 
 
 class Base(DeclarativeBase):
@@ -33,19 +38,55 @@ class Base(DeclarativeBase):
 def open_database(url: str) -> Engine:
     """An engine on a database whose tables are the newest. Raises `FormatUnsupported` for tables of a later program."""
     parsed = make_url(url)
-    sqlite = parsed.get_backend_name() == "sqlite"
-    if sqlite and parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    engine = create_engine(url, connect_args={"timeout": 30} if sqlite else {})
-    if sqlite:
+    if parsed.get_backend_name() == "sqlite":
+        engine = create_engine(url, connect_args={"timeout": 30})
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
+        if parsed.database:
+            _watch_file(engine, Path(parsed.database))
+    else:
+        # A connection of a server that was restarted is replaced before it is used.
+        engine = create_engine(url, connect_args=_patience(parsed), pool_pre_ping=True)
     try:
-        _migrate(engine)
+        prepare(engine)
     except BaseException:
         engine.dispose()
         raise
     return engine
+
+
+def prepare(engine: Engine) -> None:
+    """Make or change the tables where that is to be done. Raises as `open_database` does."""
+    url = engine.url
+    if url.get_backend_name() == "sqlite" and url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _migrate(engine)
+
+
+def _patience(url: URL) -> dict[str, Any]:
+    return {"connect_timeout": _CONNECT_TIMEOUT_S} if url.get_backend_name() == "postgresql" else {}
+
+
+def _watch_file(engine: Engine, path: Path) -> None:
+    """Give up connections to a file that was deleted or replaced: what they wrote nobody else would see."""
+
+    def connected(_connection: Any, record: Any) -> None:
+        record.info["file"] = _identity(path)
+
+    def checked_out(_connection: Any, record: Any, _proxy: Any) -> None:
+        if record.info["file"] != _identity(path):
+            raise DisconnectionError(f"{path.name} is another file than before")
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "checkout", checked_out)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @contextmanager
@@ -59,6 +100,13 @@ def writing(engine: Engine) -> Iterator[Connection]:
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
         yield connection
+
+
+def unavailable(error: SQLAlchemyError) -> Unavailable:
+    """The error for people: what the database said, in one line."""
+    said = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    hint = "check that the database of metastore_url answers and that its disk has room"
+    return Unavailable("database does not answer", error=said.splitlines()[0], hint=hint)
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

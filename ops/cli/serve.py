@@ -49,7 +49,9 @@ def serve(
     app = create_app(settings, token, alert_routes(settings))
     with _listening(host, port) as listening:
         say(f"Metastore  {_url(listening)}  (docs at /docs, token in {where})")
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        # A statement that is under way is answered, unless Kafka keeps it waiting: then its key tells.
+        bound = int(settings.request_timeout_s) + 1
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=bound))
         server.run(sockets=[listening])
 
 

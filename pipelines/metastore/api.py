@@ -2,13 +2,17 @@
 
 Every path but `/live`, `/ready`, `/docs` and `/openapi.json` wants `Authorization: Bearer <token>`. Errors are
 `{"error": {"kind", "message", "hint"}}`: 400 the statement or request is wrong, 401 the token, 404 there is no such
-thing, 409 the key was used for another statement, 503 try again, or degraded.
+thing, 409 the key was used for another statement, 500 a bug, 503 try again, or degraded.
+
+`/live` and `/ready` are answered by the event loop itself, which nothing here blocks: statements that wait for Kafka may
+take all threads.
 """
 
 from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any
@@ -25,6 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from swagger_ui_bundle import swagger_ui_path
 
+from pipelines.database import unavailable
 from pipelines.metastore.degraded import Fault
 from pipelines.metastore.service import Metastore
 from pipelines.metastore.statement import read_statement
@@ -35,6 +40,8 @@ from statestore.errors import InvalidConfig, InvalidInput, RollforwardError, Una
 
 log = structlog.get_logger()
 FOLLOW_S = 0.5
+# A look at the log takes some ms. Where none has ended for so long, what is shown may be old.
+FRESH_S = 10.0
 _bearer = HTTPBearer(auto_error=False, description="the token that `rollforward serve` names at its start")
 
 
@@ -65,6 +72,8 @@ class Service:
         self.restored = False
         self.fault: Fault | None = None
         self.error = ""
+        self._looked_at = time.monotonic()
+        self._prepare = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True, name="follower")
 
@@ -86,17 +95,24 @@ class Service:
     def look(self) -> None:
         """One look at the log; what goes wrong is kept for `readiness`, and the next look may find it right."""
         try:
+            if self._prepare:
+                self.metastore.prepare()
             self.fault = self.metastore.refresh() if self.restored else self.metastore.restore()
-            self.restored, self.error = True, ""
-        except (RollforwardError, SQLAlchemyError) as error:
-            self.error = str(error).splitlines()[0]
+            self.restored, self.error, self._prepare = True, "", False
+        except Exception as error:  # whatever it is: a follower that has ended would leave the server ready and blind
+            # The database may be another one when it is back.
+            self._prepare = isinstance(error, SQLAlchemyError)
+            self.error = str(_for_people(error))
             log.warning("log cannot be followed", service=self.metastore.service, error=self.error)
+        self._looked_at = time.monotonic()
 
     def readiness(self) -> dict[str, Any]:
         """Whether statements can be accepted now, and if not why."""
-        ready = self.restored and self.fault is None and not self.error
+        age_s = time.monotonic() - self._looked_at
+        error = self.error or (f"log was last looked at {age_s:.0f} s ago" if age_s > FRESH_S else None)
+        ready = self.restored and self.fault is None and error is None
         found = None if self.fault is None else self.fault.to_json()
-        return {"ready": ready, "restored": self.restored, "degraded": found, "error": self.error or None}
+        return {"ready": ready, "restored": self.restored, "degraded": found, "error": error}
 
 
 def create_app(settings: Settings, token: str, *more: APIRouter) -> FastAPI:
@@ -128,6 +144,7 @@ def create_app(settings: Settings, token: str, *more: APIRouter) -> FastAPI:
     app.exception_handler(RollforwardError)(_told)
     app.exception_handler(SqlError)(_told)
     app.exception_handler(SQLAlchemyError)(_told)
+    app.exception_handler(Exception)(_bug)
     return app
 
 
@@ -146,11 +163,11 @@ def _open_routes(service: Service) -> APIRouter:
     routes = APIRouter(tags=["health"])
 
     @routes.get("/live", summary="The process answers")
-    def live() -> dict[str, bool]:
+    async def live() -> dict[str, bool]:
         return {"live": True}
 
     @routes.get("/ready", summary="Statements are accepted: 200, or 503 with the reason")
-    def ready() -> JSONResponse:
+    async def ready() -> JSONResponse:
         found = service.readiness()
         return JSONResponse(found, 200 if found["ready"] else 503)
 
@@ -251,12 +268,21 @@ def _error(kind: str, message: str, hint: str) -> dict[str, Any]:
 
 async def _told(_: Request, error: Exception) -> JSONResponse:
     """An expected error as an answer."""
+    error = _for_people(error)
     hint = str(getattr(error, "hint", "") or "")
     message = str(error).removesuffix(f"; hint: {hint}").removesuffix(f"\n  hint: {hint}")
     code = 400 if isinstance(error, InvalidInput | InvalidConfig | SqlError) else 503
     if isinstance(error, InvalidInput) and "idempotency key was used" in message:
         code = 409
-    if isinstance(error, SQLAlchemyError):
-        message = f"database does not answer error=`{str(getattr(error, 'orig', None) or error).splitlines()[0]}`"
     kind = "MetastoreDegraded" if isinstance(error, Unrecoverable) else type(error).__name__
     return JSONResponse(_error(kind, message, hint), code)
+
+
+def _for_people(error: Exception) -> Exception:
+    return unavailable(error) if isinstance(error, SQLAlchemyError) else error
+
+
+async def _bug(_: Request, error: Exception) -> JSONResponse:
+    """What nobody expected; the server's log has the traceback."""
+    hint = "ask for the statement's idempotency key before sending it again; the server's log says more"
+    return JSONResponse(_error(type(error).__name__, f"server has failed: {error}", hint), 500)

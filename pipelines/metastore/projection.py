@@ -163,11 +163,19 @@ class Projection:
         return replay.fault
 
     def rebuild(
-        self, records: Sequence[Record], *, topic_id: str, start: int, end: int, accept_loss: bool = False
+        self,
+        records: Sequence[Record],
+        *,
+        topic_id: str,
+        start: int,
+        end: int,
+        accept_loss: bool = False,
+        known: Position | None = None,
     ) -> Fault | None:
         """Replace all rows by those of the whole log, unless the log is behind what is applied here.
 
-        `accept_loss` takes it as it is. On a fault nothing changes.
+        `known` is how far that was, where the database has lost it. `accept_loss` takes the log as it is. On a fault
+        nothing changes.
         """
         replay = Replay(None)
         replay.feed(records)
@@ -176,8 +184,8 @@ class Projection:
             return replay.fault
         reach("projection.before-write")
         with writing(self._engine) as connection:
-            known = self._position(connection, lock=True)
-            behind = None if accept_loss else _behind(replay, known)
+            applied = self._position(connection, lock=True)
+            behind = None if accept_loss else _behind(replay, known or applied)
             if behind is not None:
                 return behind
             self._write(connection, replay)

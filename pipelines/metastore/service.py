@@ -16,6 +16,9 @@ does it for others over HTTP.
 
 A client that does not hear the answer asks for its idempotency key, or sends the statement again with it: after step 2
 nothing of that key is under way, so after step 5 it is in the log or will never be.
+
+Behind step 8 nothing takes the statement back: if the database fails then, the answer says that it is in the log and not
+yet shown here.
 """
 
 from __future__ import annotations
@@ -23,16 +26,18 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from pipelines.database import open_database
+from pipelines.database import open_database, prepare, unavailable
 from pipelines.deploy import KafkaWorld
 from pipelines.metastore import backup
 from pipelines.metastore.backup import Backup
@@ -97,11 +102,26 @@ class Metastore:
         self._follower = Follower(self.log, self.projection)
         self._world = world or KafkaWorld(settings)
         self._writing = threading.Lock()
+        self._patience_s = settings.request_timeout_s
 
     def close(self) -> None:
         """Release the database."""
         if self._own_engine:
             self._engine.dispose()
+
+    def prepare(self) -> None:
+        """Make the tables again where the database has come back without them."""
+        prepare(self._engine)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One statement at a time; the others wait for about as long as Kafka may take. Raises `Unavailable`."""
+        if not self._writing.acquire(timeout=self._patience_s):
+            raise Unavailable("statements before this one take too long", waited_s=self._patience_s)
+        try:
+            yield
+        finally:
+            self._writing.release()
 
     # Reading.
 
@@ -123,7 +143,7 @@ class Metastore:
         return self._retried(lambda: self._look(require_key(key)))
 
     def _look(self, key: str) -> Applied | None:
-        with self._writing:
+        with self._turn():
             producer = self.log.producer()
             try:
                 producer.init()
@@ -134,7 +154,7 @@ class Metastore:
 
     def _require_current(self) -> Position:
         """Apply everything before now. Raises `MetastoreDegraded`."""
-        fault = self._follower.catch_up(to=self.log.bounds()[1])
+        fault = self._follower.catch_up(to=self.log.bounds()[1], thorough=True)
         if fault is not None:
             raise fault.error(self.log.topic_name)
         return self.projection.position()
@@ -157,13 +177,11 @@ class Metastore:
 
     def clean(self, pipeline: str) -> list[str]:
         """Delete what the dropped pipeline left in Kafka; gives the names. Killed or failing, `drift` finds the rest."""
-        with self.projection.snapshot() as snapshot:
-            left = snapshot.get(DROPPED, pipeline)
-        if left is None:
-            return []
         try:
-            return self._world.remove(left["topics"], left["groups"])
-        except Unavailable as error:
+            with self.projection.snapshot() as snapshot:
+                left = snapshot.get(DROPPED, pipeline)
+            return [] if left is None else self._world.remove(left["topics"], left["groups"])
+        except (Unavailable, SQLAlchemyError) as error:
             log.warning("what a dropped pipeline left could not be deleted", pipeline=pipeline, error=str(error))
             return []
 
@@ -174,35 +192,47 @@ class Metastore:
                 raise fault.error(self.log.topic_name)
 
     def _shown(self, outcome: Outcome) -> Outcome:
-        """Apply the command here as well, as far as Kafka answers: it is committed in any case."""
+        """Apply the command here as well, as far as Kafka and the database answer: it is committed in any case."""
         try:
             # The answer to a commit may come before readers see it.
-            self._follower.catch_up(to=0 if outcome.offset is None else outcome.offset + 1)
-        except Unavailable:
-            return Outcome(**{**outcome.to_json(), "applied": False})
+            fault = self._follower.catch_up(to=0 if outcome.offset is None else outcome.offset + 1)
+        except (Unavailable, SQLAlchemyError) as error:
+            log.warning("statement is in the log and not applied here yet", key=outcome.key, error=str(error))
+            return replace(outcome, applied=False)
         reach("statement.applied")
-        return outcome
+        return replace(outcome, applied=fault is None)
 
     def _retried(self, attempt: Callable[[], Answer], key: str = "") -> Answer:
         """Run it again while other writers come in between, with growing random waits."""
+        unknown = False
+
+        def run() -> Answer:
+            nonlocal unknown
+            try:
+                return attempt()
+            except _OutcomeUnknown:
+                unknown = True
+                raise
+
         again = Retrying(
             retry=retry_if_exception_type((ProducerFatal, TransactionAborted, _OutcomeUnknown)),
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.05, max=_WAIT_MAX_S),
-            retry_error_callback=lambda state: _gave_up(state, key),
+            retry_error_callback=lambda state: _gave_up(state, key, unknown),
         )
         try:
-            return again(attempt)
+            return again(run)
+        except SQLAlchemyError as error:
+            raise _told_fate(unavailable(error), key, unknown) from error
         except Unavailable as error:
-            if not key or "key" in error.fields:
+            if "key" in error.fields:
                 raise
-            hint = "send it again with the same idempotency key when that is put right"
-            raise Unavailable(error.message, **error.fields, key=key, hint=f"{error.hint}; {hint}") from error
+            raise _told_fate(error, key, unknown) from error
 
     def _attempt(self, statement: Statement, key: str) -> Outcome:
         """One run of the protocol; the numbers are those above."""
         self._make_log()
-        with self._writing:
+        with self._turn():
             reach("statement.before-init")
             producer = self.log.producer()  # 1
             try:
@@ -272,12 +302,12 @@ class Metastore:
     def restore_backup(self, path: Path) -> None:
         """Replace the log by that of the file, and the projection with it."""
         found = backup.load(path)
-        with self._writing:
+        with self._turn():
             backup.restore_file(self.log, self._follower, found, self.service)
 
     def restore_from_here(self) -> None:
         """Replace the log by a checkpoint of this machine's projection."""
-        with self._writing:
+        with self._turn():
             backup.restore_projection(self.log, self._follower, self.projection)
 
     def rebuild(self) -> Fault | None:
@@ -297,7 +327,7 @@ class Metastore:
 
     def _checkpoint(self, key: str) -> Outcome:
         self._make_log()
-        with self._writing:
+        with self._turn():
             producer = self.log.producer()
             try:
                 producer.init()
@@ -386,9 +416,18 @@ def _repeated(known: Applied, statement: Statement) -> Outcome:
     return Outcome(known.key, known.sequence, changed=True, repeated=True)
 
 
-def _gave_up(state: RetryCallState, key: str) -> None:
+def _told_fate(error: Unavailable, key: str, unknown: bool) -> Unavailable:
+    """The same error, saying what is known of the statement with this key. `unknown`: a commit was not answered."""
+    if not key:
+        return error
+    fate = "it is not known whether the statement is in the log" if unknown else "nothing was written"
+    hint = "send it again with the same idempotency key when that is put right"
+    fields = error.fields | {"key": key}
+    return Unavailable(f"{fate}: {error.message}", **fields, hint="; ".join(filter(None, (error.hint, hint))))
+
+
+def _gave_up(state: RetryCallState, key: str, unknown: bool) -> None:
     error = state.outcome.exception() if state.outcome is not None else None
-    unknown = isinstance(error, _OutcomeUnknown)
     raise Unavailable(
         "statement's fate is not known" if unknown else "statement could not be written: other writers were faster",
         key=key,

@@ -21,8 +21,10 @@ from pipelines.settings import Settings
 from statestore.kafka import Admin
 from tests.support import metastore_writer
 from tests.support.pipeline import settings_for
+from tests.support.served import Server
 
 Open = Callable[..., Metastore]
+Serve = Callable[..., Server]
 
 
 @pytest.fixture(scope="session")
@@ -84,6 +86,21 @@ def opened(service: Settings) -> Iterator[Open]:
     yield open_one
     for metastore in metastores:
         metastore.close()
+
+
+@pytest.fixture
+def serve(service: Settings, tmp_path: Path) -> Iterator[Serve]:
+    """Starts servers of one service, each with a database of its own; variables may say otherwise."""
+    servers: list[Server] = []
+
+    def start(url: str = "", **environment: str) -> Server:
+        url = url or f"sqlite:///{tmp_path / f'server-{len(servers)}.db'}"
+        servers.append(Server(service.model_copy(update={"metastore_url": url}), tmp_path, **environment))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
 
 
 @pytest.fixture

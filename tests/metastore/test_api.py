@@ -5,73 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
 import requests
 
-from ops.environment import driver_environment
 from pipelines.settings import Settings
-from tests.metastore.conftest import Open, script
+from tests.metastore.conftest import Open, Serve, script
 from tests.support.waiting import await_
 
-TOKEN = "a-token-for-tests-only"
 
-
-class Server:
-    """One process and a session with its token."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.search(r"(http://\S+)", line)
-        assert found, line + (process.communicate()[1] if process.poll() is not None else "")
-        self.url = found[1]
-        self.http = requests.Session()
-        self.http.headers["Authorization"] = f"Bearer {TOKEN}"
-
-    def get(self, path: str, **options: Any) -> requests.Response:
-        return self.http.get(self.url + path, timeout=60, **options)
-
-    def post(self, statement: str, pipeline: str = "", key: str = "") -> requests.Response:
-        headers = {"Idempotency-Key": key} if key else {}
-        body = {"statement": statement, "pipeline": pipeline}
-        return self.http.post(self.url + "/statements", json=body, headers=headers, timeout=60)
-
-    def await_ready(self) -> None:
-        await_("the server is ready", lambda: self.get("/ready").status_code == 200)
-
-
-@pytest.fixture
-def serve(service: Settings, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Starts servers of one service, each with a database of its own."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(**environment: str) -> Server:
-        url = f"sqlite:///{tmp_path / f'server-{len(started)}.db'}"
-        settings = service.model_copy(update={"metastore_url": url})
-        command = [sys.executable, "-m", "ops.cli.main", "serve", "--port", "0"]
-        env = {**driver_environment(settings), "ROLLFORWARD_API_TOKEN": TOKEN, "ROLLFORWARD_CONFIG": "/dev/null"}
-        started.append(
-            subprocess.Popen(
-                command, env={**env, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-        )
-        return Server(started[-1])
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def test_a_statement_over_http_and_what_is_told_of_it(serve: Callable[..., Server], unique: str) -> None:
+def test_a_statement_over_http_and_what_is_told_of_it(serve: Serve, unique: str) -> None:
     server = serve()
     server.await_ready()
     text = script(unique).text
@@ -93,7 +36,7 @@ def test_a_statement_over_http_and_what_is_told_of_it(serve: Callable[..., Serve
     assert server.process.wait(30) in (0, -signal.SIGTERM)
 
 
-def test_nothing_is_told_without_the_token(serve: Callable[..., Server], unique: str) -> None:
+def test_nothing_is_told_without_the_token(serve: Serve, unique: str) -> None:
     server = serve()
     for headers in (
         {},
@@ -108,7 +51,7 @@ def test_nothing_is_told_without_the_token(serve: Callable[..., Server], unique:
     assert 200 == requests.get(server.url + "/live", timeout=60).status_code
 
 
-def test_the_documentation_comes_from_the_server_itself(serve: Callable[..., Server]) -> None:
+def test_the_documentation_comes_from_the_server_itself(serve: Serve) -> None:
     server = serve()
     page = requests.get(server.url + "/docs", timeout=60).text
     parts = re.findall(r'(?:src|href)="([^"]+)"', page)
@@ -117,34 +60,7 @@ def test_the_documentation_comes_from_the_server_itself(serve: Callable[..., Ser
     assert "/statements" in requests.get(server.url + "/openapi.json", timeout=60).json()["paths"]
 
 
-def test_two_servers_agree_and_one_of_two_conflicting_statements_is_refused(
-    serve: Callable[..., Server], unique: str
-) -> None:
-    servers = [serve(), serve()]
-    for server in servers:
-        server.await_ready()
-    answers: list[requests.Response] = []
-
-    def run(server: Server, aggregate: str) -> None:
-        answers.append(server.post(script(unique, aggregate).text, unique))
-
-    threads = [
-        threading.Thread(target=run, args=pair) for pair in zip(servers, ("COUNT(*)", "SUM(price)"), strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [200, 400] == sorted(answer.status_code for answer in answers), [answer.text for answer in answers]
-
-    def agree() -> bool:
-        first, second = (server.get("/pipelines").json() for server in servers)
-        return first == second != []
-
-    await_("both servers tell the same", agree)
-
-
-def test_a_degraded_server_lives_reads_and_refuses(serve: Callable[..., Server], opened: Open, unique: str) -> None:
+def test_a_degraded_server_lives_reads_and_refuses(serve: Serve, opened: Open, unique: str) -> None:
     server = serve()
     server.await_ready()
     server.post(script(unique).text, unique)
@@ -163,7 +79,7 @@ def test_a_degraded_server_lives_reads_and_refuses(serve: Callable[..., Server],
     assert "rollforward metastore restore" in refused.json()["error"]["hint"]
 
 
-def test_a_server_lives_before_it_is_ready(serve: Callable[..., Server]) -> None:
+def test_a_server_lives_before_it_is_ready(serve: Serve) -> None:
     server = serve(ROLLFORWARD_BOOTSTRAP_SERVERS="127.0.0.1:1", ROLLFORWARD_REQUEST_TIMEOUT_S="2")
     assert 200 == server.get("/live").status_code
     ready = server.get("/ready")
