@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.java import find_java
@@ -14,5 +16,10 @@ if TYPE_CHECKING:
 
 def session() -> SparkSession:
     """The one Spark session, started at the first call. Needs a Java and nothing else."""
-    configured = settings_now().java_home
-    return small_session(configured or find_java(cache_folder()).home)
+    return small_session(_java_home())
+
+
+@cache
+def _java_home() -> Path:
+    """Looked for once: that starts a Java each time, which takes longer than a case."""
+    return settings_now().java_home or find_java(cache_folder()).home

@@ -151,9 +151,11 @@ def test_two_writers_killed_at_random_moments(
 
     running = {name: start(name, 1_000_000) for name in databases}
     for _ in range(kills):
-        # The moment is what is random here: nothing is waited for.
-        time.sleep(choose.uniform(0.8, 3.0))
         name = choose.choice("ab")
+        before = length(files[name])
+        await_("an answer", lambda name=name, n=before: length(files[name]) > n or running[name].poll() is not None)
+        # The moment is what is random here.
+        time.sleep(choose.uniform(0, 1))
         assert running[name].poll() is None, running[name].communicate()
         running[name].kill()
         running[name].wait()
@@ -168,6 +170,11 @@ def test_two_writers_killed_at_random_moments(
     metastores = [opened(url) for url in databases.values()]
     assert all(equals_a_replay(opened, metastore, tmp_path) for metastore in metastores)
     assert differences(metastores[0], [files[name].read_text().splitlines() for name in files]) == []
+
+
+def length(file: Path) -> int:
+    """Bytes of a file, 0 before it is there."""
+    return file.stat().st_size if file.exists() else 0
 
 
 def differences(metastore: Metastore, told: list[list[str]]) -> list[str]:
