@@ -1,8 +1,8 @@
 """Bringing the projection up to the log: what to read, what to apply, and when not to trust the log.
 
 A log that has lost its end and was written again may be as long as it was, so a writer looks at the newest command once
-more. A follower also remembers what it has applied: a database that was lost is made again from a log that has all of
-it and from no other.
+more. A follower also remembers that it has met a log and what it has applied: a log that is gone is no new one, and a
+database that was lost is made again from a log that has all of that and from no other.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ class Follower:
         self._log = log
         self._projection = projection
         self._seen = Position()
+        self._met = False
 
     @property
     def knows(self) -> bool:
         """Whether there was ever a log to be seen."""
-        return bool(self._seen.topic_id or self._projection.position().topic_id)
+        return self._met or bool(self._projection.position().topic_id)
 
     def catch_up(self, *, to: int = 0, writer: bool = False) -> Fault | None:
         """Apply everything that was committed before now; gives what is wrong. Raises `Unavailable` without Kafka.
@@ -53,8 +54,9 @@ class Follower:
         position = self._projection.position()
         self._seen = position if position.topic_id else self._seen
         topic = self._log.topic()
+        self._met = self._met or topic is not None or bool(position.topic_id)
         if topic is None:
-            return Fault(Reason.MISSING) if self._seen.topic_id else None
+            return Fault(Reason.MISSING) if self._met else None
         start, end = self._log.bounds()
         if position.topic_id == topic.topic_id and end < position.next_offset:
             return Fault(Reason.SHORTER, f"it ends at {end}, applied up to {position.next_offset}")

@@ -181,7 +181,8 @@ def test_a_log_that_was_cut_by_hand_degrades_servers_old_and_new_until_it_is_res
     here.close()
     for one in (server, new):
         one.await_ready()
-    assert 200 == new.post(create("s3", topic)).status_code
+    answer = new.post(create("s3", topic))
+    assert 200 == answer.status_code, answer.text
     assert all(equals_a_replay(one.settings, tmp_path / f"{n}") for n, one in enumerate((server, new)))
 
 
