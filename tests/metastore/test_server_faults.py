@@ -28,7 +28,7 @@ from tests.metastore.conftest import Open, Serve
 from tests.support.ledger import create, equals_a_replay
 from tests.support.pipeline import settings_for
 from tests.support.served import ANSWER_S, Server
-from tests.support.watched import await_
+from tests.support.waiting import await_
 
 
 def sequence(server: Server) -> int:

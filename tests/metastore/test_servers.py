@@ -21,7 +21,7 @@ from statestore.failpoints import METASTORE_POINTS, arm, is_armed
 from tests.metastore.conftest import Open, Serve
 from tests.support.ledger import Told, commands, create, differences, drawn, equals_a_replay
 from tests.support.served import ANSWER_S, Server
-from tests.support.watched import await_
+from tests.support.waiting import await_
 
 # From here on the statement is in the log, whatever becomes of its server.
 IN_FROM = METASTORE_POINTS.index("statement.committed")
@@ -94,18 +94,16 @@ class Client:
             self.told.append(Told(key, answer.json()["sequence"] if answer.status_code == 200 else None))
 
     def _answered(self, text: str, key: str) -> requests.Response:
-        deadline = time.monotonic() + ANSWER_S
-        while True:
+        """The answer, from whichever process the server is by then."""
+
+        def answer() -> requests.Response | None:
             try:
-                answer = self._server.post(text, key=key)
-                if answer.status_code != 503:
-                    return answer
-                problem = answer.text
-            except requests.ConnectionError as error:
-                problem = str(error)
-            assert time.monotonic() < deadline, problem
-            # Killed and on its way back.
-            time.sleep(0.05)
+                found = self._server.post(text, key=key)
+            except requests.ConnectionError:
+                return None
+            return None if found.status_code == 503 else found
+
+        return await_("an answer", answer, ANSWER_S)  # type: ignore[return-value]
 
 
 @pytest.mark.timeout(3600)

@@ -14,7 +14,7 @@ import requests
 
 from ops.environment import driver_environment
 from pipelines.settings import Settings
-from tests.support.watched import await_
+from tests.support.waiting import await_
 
 TOKEN = "a-token-for-tests-only"
 ANSWER_S = 180
