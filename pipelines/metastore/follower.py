@@ -34,23 +34,22 @@ class Follower:
         """Whether there was ever a log to be seen."""
         return self._met or bool(self._projection.position().topic_id)
 
-    def catch_up(self, *, to: int = 0, writer: bool = False) -> Fault | None:
+    def catch_up(self, *, writer: bool = False) -> Fault | None:
         """Apply everything that was committed before now; gives what is wrong. Raises `Unavailable` without Kafka.
 
-        It stops at the first open transaction, whose writer may be dead: waiting would take until its time-out. Up to
-        offset `to` it waits: whoever wrote there knows that it has ended or is ending. For a
-        `writer` that is everything, and the newest applied command is looked at again where nothing follows it. A log that was never written and never seen has nothing to
-        apply and nothing wrong.
+        It stops at the first open transaction, whose writer may be dead: waiting would take until its time-out. A
+        `writer` knows that every transaction has ended or is ending, so it waits, and looks at the newest applied command
+        again. A log that was never written and never seen has nothing to apply and nothing wrong.
         """
         for _ in range(_TRIES - 1):
             try:
-                return self._catch_up(to, writer)
+                return self._catch_up(writer)
             except OffsetsGone:
                 # A checkpoint took the place of what was about to be read: look again.
                 continue
-        return self._catch_up(to, writer)
+        return self._catch_up(writer)
 
-    def _catch_up(self, to: int, writer: bool) -> Fault | None:
+    def _catch_up(self, writer: bool) -> Fault | None:
         position = self._projection.position()
         self._seen = position if position.topic_id else self._seen
         topic = self._log.topic()
@@ -61,7 +60,7 @@ class Follower:
         if position.topic_id == topic.topic_id and end < position.next_offset:
             return Fault(Reason.SHORTER, f"it ends at {end}, applied up to {position.next_offset}")
         if not writer:
-            end = min(end, max(start, to, self._log.stable_end()))
+            end = min(end, max(start, self._log.stable_end()))
         fault = self._apply(position, topic, start, end, writer)
         if fault is None and self._projection.has_newer():
             return Fault(Reason.NEWER)
