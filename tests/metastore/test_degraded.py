@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.stack import Stack
+from pipelines.metastore.checkpoint import checkpoint_values
 from pipelines.metastore.degraded import MetastoreDegraded, Reason
 from pipelines.metastore.service import Metastore
 from pipelines.metastore.statement import start_pipeline, stop_pipeline
@@ -157,6 +158,16 @@ def test_other_servers_follow_a_checkpoint_and_a_restore(opened: Open, tmp_path:
     assert (here.execute(stop_pipeline(unique)).sequence or 0) > 0
     assert behind.refresh() is None
     assert here.projection.rows() == behind.projection.rows()
+
+
+def test_a_restored_log_is_taken_by_whoever_saw_it_empty(opened: Open, tmp_path: Path, unique: str) -> None:
+    here = known(opened, unique)
+    make_again(here)
+    new = opened(f"sqlite:///{tmp_path / 'new.db'}")
+    assert new.restore() is None
+    write(here, *checkpoint_values(here.projection.rows(), here.projection.position().head, "k"))
+    assert new.refresh() is None
+    assert here.projection.rows().definitions == new.projection.rows().definitions
 
 
 def test_a_database_that_was_lost_is_made_again(opened: Open, tmp_path: Path, unique: str) -> None:
