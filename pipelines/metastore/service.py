@@ -61,6 +61,8 @@ log = structlog.get_logger()
 Answer = TypeVar("Answer")
 ATTEMPTS = 12
 _WAIT_MAX_S = 3.0
+# The end of a transaction is in the log some ms behind the answer to its commit.
+_READERS_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -211,8 +213,19 @@ class Metastore:
         except SQLAlchemyError as error:
             log.warning("statement is in the log and not applied here yet", key=outcome.key, error=str(error))
             return replace(outcome, applied=False)
+        if written is not None:
+            self._await_readers(written.records[-1].offset)
         reach("statement.applied")
         return replace(outcome, applied=fault is None)
+
+    def _await_readers(self, offset: int) -> None:
+        """Return when readers see the record: the answer to a commit may come before. No longer than a while."""
+        deadline = time.monotonic() + min(_READERS_S, self._patience_s)
+        try:
+            while self.log.stable_end() <= offset and time.monotonic() < deadline:
+                time.sleep(0.01)
+        except Unavailable as error:
+            log.warning("whether readers see the statement is not known", offset=offset, error=str(error))
 
     def _retried(self, attempt: Callable[[], Answer], key: str = "") -> Answer:
         """Run it again while other writers come in between, with growing random waits."""
