@@ -400,16 +400,15 @@ class Reader:
     def begin_and_end(self, topic: str, partition: int) -> tuple[int, int]:
         """First offset present and the offset after the last, open transactions included."""
         where = ck.TopicPartition(topic, partition)
-        return self._offset(where, OffsetSpec.earliest()), self._offset(where, OffsetSpec.latest())
+        wanted = [{where: OffsetSpec.earliest()}, {where: OffsetSpec.latest()}]
+        first, last = list_all_offsets(self._admin, self._config, wanted)
+        return first[(topic, partition)], last[(topic, partition)]
 
     def stable_end(self, topic: str, partition: int) -> int:
         """The offset where the first open transaction begins; the log's end if none is open."""
         where = ck.TopicPartition(topic, partition)
         wanted = {where: OffsetSpec.latest()}
         return list_offsets(self._admin, self._config, wanted, committed=True)[(topic, partition)]
-
-    def _offset(self, where: ck.TopicPartition, which: OffsetSpec) -> int:
-        return list_offsets(self._admin, self._config, {where: which})[(where.topic, where.partition)]
 
     def read(
         self, topic: str, partition: int, *, start: int, end: int | None = None, uncommitted: bool = False
@@ -596,17 +595,29 @@ def list_offsets(
 
     `none` is a broker's answer that there is no such offset, where there may be such an answer.
     """
+    return list_all_offsets(admin, config, [wanted], committed=committed, none=none)[0]
+
+
+def list_all_offsets(
+    admin: AdminClient,
+    config: KafkaConfig,
+    wanted: Sequence[Mapping[ck.TopicPartition, OffsetSpec]],
+    *,
+    committed: bool = False,
+    none: int | None = None,
+) -> list[dict[tuple[str, int], int]]:
+    """`list_offsets` of each, asked at the same time: one request has one offset of a partition."""
     isolation = ck.IsolationLevel.READ_COMMITTED if committed else ck.IsolationLevel.READ_UNCOMMITTED
 
-    def question() -> dict[tuple[str, int], int]:
-        futures = admin.list_offsets(
-            dict(wanted),
-            isolation_level=isolation,
-            request_timeout=config.request_timeout_s,
-        )
-        return {
-            (where.topic, where.partition): _real(future.result().offset, none) for where, future in futures.items()
-        }
+    def question() -> list[dict[tuple[str, int], int]]:
+        asked = [
+            admin.list_offsets(dict(each), isolation_level=isolation, request_timeout=config.request_timeout_s)
+            for each in wanted
+        ]
+        return [
+            {(where.topic, where.partition): _real(future.result().offset, none) for where, future in futures.items()}
+            for futures in asked
+        ]
 
     return _ask(admin, config, "list_offsets", question)
 

@@ -1,11 +1,13 @@
 """Bringing the projection up to the log: what to read, what to apply, and when not to trust the log.
 
 A log that has lost its end and was written again may be as long as it was, so a writer looks at the newest command once
-more. A follower also remembers what it has applied: a database that was lost is made again from a log that has all of
-it and from no other.
+more. A follower also remembers that it has met a log and what it has applied: a log that is gone is no new one, and a
+database that was lost is made again from a log that has all of that and from no other.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from pipelines.metastore.command import CHECKPOINT, VERSION, Unreadable, decode, hash_of
 from pipelines.metastore.degraded import Fault, Reason
@@ -25,39 +27,46 @@ class Follower:
         self._log = log
         self._projection = projection
         self._seen = Position()
+        self._met = False
 
-    def catch_up(self, *, to: int = 0, thorough: bool = False) -> Fault | None:
+    @property
+    def knows(self) -> bool:
+        """Whether there was ever a log to be seen."""
+        return self._met or bool(self._projection.position().topic_id)
+
+    def catch_up(self, *, writer: bool = False) -> Fault | None:
         """Apply everything that was committed before now; gives what is wrong. Raises `Unavailable` without Kafka.
 
-        It stops at the first open transaction, whose writer may be dead: waiting would take until its time-out. Up to
-        offset `to` it waits: a writer knows that what is there has ended or is ending. `thorough` reads the newest
-        applied command again even where nothing follows it. A log that was never written and never seen has nothing to
-        apply and nothing wrong.
+        It stops at the first open transaction, whose writer may be dead: waiting would take until its time-out. A
+        `writer` knows that every transaction has ended or is ending, so it waits, and looks at the newest applied command
+        again. A log that was never written and never seen has nothing to apply and nothing wrong.
         """
         for _ in range(_TRIES - 1):
             try:
-                return self._catch_up(to, thorough)
+                return self._catch_up(writer)
             except OffsetsGone:
                 # A checkpoint took the place of what was about to be read: look again.
                 continue
-        return self._catch_up(to, thorough)
+        return self._catch_up(writer)
 
-    def _catch_up(self, to: int, thorough: bool) -> Fault | None:
+    def _catch_up(self, writer: bool) -> Fault | None:
         position = self._projection.position()
         self._seen = position if position.topic_id else self._seen
         topic = self._log.topic()
+        self._met = self._met or topic is not None or bool(position.topic_id)
         if topic is None:
-            return Fault(Reason.MISSING) if self._seen.topic_id else None
+            return Fault(Reason.MISSING) if self._met else None
         start, end = self._log.bounds()
         if position.topic_id == topic.topic_id and end < position.next_offset:
             return Fault(Reason.SHORTER, f"it ends at {end}, applied up to {position.next_offset}")
-        end = min(end, max(start, to, self._log.stable_end()))
-        fault = self._apply(position, topic, start, end, thorough)
+        if not writer:
+            end = min(end, max(start, self._log.stable_end()))
+        fault = self._apply(position, topic, start, end, writer)
         if fault is None and self._projection.has_newer():
             return Fault(Reason.NEWER)
         return fault
 
-    def _apply(self, position: Position, topic: Topic, start: int, end: int, thorough: bool) -> Fault | None:
+    def _apply(self, position: Position, topic: Topic, start: int, end: int, writer: bool) -> Fault | None:
         if not position.topic_id and not self._seen.topic_id:
             return self._begin(topic, start, end)
         if not position.topic_id:
@@ -70,29 +79,26 @@ class Follower:
             if fault is not None:
                 return fault
             self._projection.found_whole(start)
-        records = self._log.read(position.next_offset, end)
-        fault = self._newest_fault(position, start) if thorough and not records else None
+        records = self._read(position, start, end, again=writer)
+        fault = _newest_fault(position, start, records) if writer else None
         if fault is not None or end <= position.next_offset:
             return fault
         return self._projection.apply(records, topic_id=topic.topic_id, start=start, end=end)
 
-    def _newest_fault(self, position: Position, start: int) -> Fault | None:
-        """Whether the newest applied command is still there, unless a checkpoint has taken its place.
-
-        What follows it names its hash, so this is to be asked only where nothing does.
-        """
-        end, back = position.next_offset, _LAST_OFFSETS
-        if not position.head.hash or start >= end:
-            return None
+    def _read(self, position: Position, start: int, end: int, *, again: bool) -> list[Record]:
+        """What follows what is applied, with `again` from the newest applied command on."""
+        at, back = position.next_offset, _LAST_OFFSETS
         records: list[Record] = []
-        at = end
-        while at > start and not records:
+        while again and position.head.hash and at > start and not records:
             # Behind the command there may be any number of transactions that failed.
-            at, back = max(start, end - back), back * 8
-            records = self._log.read(at, end)
-        if records and hash_of(records[-1].value) == position.head.hash:
-            return None
-        return Fault(Reason.REPLACED, f"the newest command before offset {end} was not applied here")
+            at, back = max(start, position.next_offset - back), back * 8
+            records = self._log.read(at, max(end, position.next_offset))
+        return records or self._log.read(at, end)
+
+    def applied(self, written: Sequence[Record], position: Position) -> Fault | None:
+        """Apply what this process has written at this position and committed: nobody can have written in between."""
+        end = written[-1].offset + 1
+        return self._projection.apply(written, topic_id=position.topic_id, start=position.start, end=end)
 
     def _begin(self, topic: Topic, start: int, end: int) -> Fault | None:
         """The first look of this projection at a log: of a broken one it takes the part that is whole."""
@@ -130,3 +136,12 @@ class Follower:
             except Unreadable:
                 pass
         return Fault(Reason.TRUNCATED, f"it begins at offset {start}")
+
+
+def _newest_fault(position: Position, start: int, records: Sequence[Record]) -> Fault | None:
+    """Whether the newest applied command is among the records, unless a checkpoint has taken its place."""
+    end = position.next_offset
+    before = [record for record in records if record.offset < end]
+    if not position.head.hash or start >= end or (before and hash_of(before[-1].value) == position.head.hash):
+        return None
+    return Fault(Reason.REPLACED, f"the newest command before offset {end} was not applied here")

@@ -146,7 +146,8 @@ class Projection:
             position = self._position(connection, lock=True)
             if position.topic_id not in ("", topic_id):
                 return Fault(Reason.REPLACED)
-            fresh = position.topic_id == ""
+            # A log that was seen while it was empty may begin with the checkpoint of a restore.
+            fresh = not position.head.hash
             replay = Replay(
                 None if fresh else position.head,
                 Snapshot(connection).has,

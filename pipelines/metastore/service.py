@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 from sqlalchemy import Engine
@@ -61,6 +61,8 @@ log = structlog.get_logger()
 Answer = TypeVar("Answer")
 ATTEMPTS = 12
 _WAIT_MAX_S = 3.0
+# The end of a transaction is in the log some ms behind the answer to its commit.
+_READERS_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,16 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
+
+
+class _Written(NamedTuple):
+    """Commands that are committed, and where the projection stood when they were validated."""
+
+    records: list[Record]
+    position: Position
+
+
+_Done = tuple[Outcome, _Written | None]
 
 
 class _OutcomeUnknown(Exception):
@@ -131,7 +143,7 @@ class Metastore:
 
     def restore(self) -> Fault | None:
         """At the start of a service: make the log if this is a new one, and apply all of it."""
-        if self.log.topic() is None and not self.projection.position().topic_id:
+        if not self._follower.knows and self.log.topic() is None:
             self.log.create()
         return self.refresh()
 
@@ -154,7 +166,7 @@ class Metastore:
 
     def _require_current(self) -> Position:
         """Apply everything before now. Raises `MetastoreDegraded`."""
-        fault = self._follower.catch_up(to=self.log.bounds()[1], thorough=True)
+        fault = self._follower.catch_up(writer=True)
         if fault is not None:
             raise fault.error(self.log.topic_name)
         return self.projection.position()
@@ -170,7 +182,7 @@ class Metastore:
         """
         key = require_key(key or uuid.uuid4().hex)
         check(statement, self._world.default_tasks)
-        outcome = self._shown(self._retried(lambda: self._attempt(statement, key), key))
+        outcome = self._shown(*self._retried(lambda: self._attempt(statement, key), key))
         if statement.kind in (DROP, SQL) and statement.pipeline and outcome.applied:
             self.clean(statement.pipeline)
         return outcome
@@ -186,21 +198,34 @@ class Metastore:
             return []
 
     def _make_log(self) -> None:
-        if self.log.topic() is None:
+        """At the first statement of a service."""
+        if not self._follower.knows:
             fault = self.restore()
             if fault is not None:
                 raise fault.error(self.log.topic_name)
 
-    def _shown(self, outcome: Outcome) -> Outcome:
-        """Apply the command here as well, as far as Kafka and the database answer: it is committed in any case."""
+    def _shown(self, outcome: Outcome, written: _Written | None) -> Outcome:
+        """Apply what was written here as well, as far as the database answers: it is committed in any case."""
+        fault = None
         try:
-            # The answer to a commit may come before readers see it.
-            fault = self._follower.catch_up(to=0 if outcome.offset is None else outcome.offset + 1)
-        except (Unavailable, SQLAlchemyError) as error:
+            if written is not None:
+                fault = self._follower.applied(written.records, written.position)
+        except SQLAlchemyError as error:
             log.warning("statement is in the log and not applied here yet", key=outcome.key, error=str(error))
             return replace(outcome, applied=False)
+        if written is not None:
+            self._await_readers(written.records[-1].offset)
         reach("statement.applied")
         return replace(outcome, applied=fault is None)
+
+    def _await_readers(self, offset: int) -> None:
+        """Return when readers see the record: the answer to a commit may come before. No longer than a while."""
+        deadline = time.monotonic() + min(_READERS_S, self._patience_s)
+        try:
+            while self.log.stable_end() <= offset and time.monotonic() < deadline:
+                time.sleep(0.01)
+        except Unavailable as error:
+            log.warning("whether readers see the statement is not known", offset=offset, error=str(error))
 
     def _retried(self, attempt: Callable[[], Answer], key: str = "") -> Answer:
         """Run it again while other writers come in between, with growing random waits."""
@@ -229,7 +254,7 @@ class Metastore:
                 raise
             raise _told_fate(error, key, unknown) from error
 
-    def _attempt(self, statement: Statement, key: str) -> Outcome:
+    def _attempt(self, statement: Statement, key: str) -> _Done:
         """One run of the protocol; the numbers are those above."""
         self._make_log()
         with self._turn():
@@ -244,14 +269,14 @@ class Metastore:
             finally:
                 producer.close()
 
-    def _in_transaction(self, producer: TransactionalProducer, statement: Statement, key: str) -> Outcome:
+    def _in_transaction(self, producer: TransactionalProducer, statement: Statement, key: str) -> _Done:
         try:
             position = self._require_current()  # 4, 5
             reach("statement.caught-up")
             known = self.projection.command(key)
             if known is not None:
                 producer.abort()
-                return _repeated(known, statement)
+                return _repeated(known, statement), None
             with self.projection.snapshot() as snapshot:
                 accepted = decide(statement, snapshot, self._world)  # 6
                 value = _encoded(statement, accepted, position.head, key)
@@ -264,9 +289,11 @@ class Metastore:
             raise
         if not accepted.changes:
             producer.abort()
-            return Outcome(key, None, changed=False, names=accepted.names)
-        offset = self._commit(producer, [value], key)
-        return Outcome(key, position.head.sequence, changed=True, offset=offset, names=accepted.names)
+            return Outcome(key, None, changed=False, names=accepted.names), None
+        records = self._commit(producer, [value], key)
+        offset = records[-1].offset
+        outcome = Outcome(key, position.head.sequence, changed=True, offset=offset, names=accepted.names)
+        return outcome, _Written(records, position)
 
     def _abort(self, producer: TransactionalProducer) -> None:
         """End the transaction for readers. If that fails the next `init` of anybody ends it."""
@@ -277,8 +304,8 @@ class Metastore:
 
     def _commit(
         self, producer: TransactionalProducer, values: list[bytes], key: str, *, kind: str = "statement"
-    ) -> int:
-        """Produce and commit; gives the offset of the last record."""
+    ) -> list[Record]:
+        """Produce and commit; gives the records as they are in the log."""
         offsets: list[int] = []
         for value in values:
             self.log.produce(producer, value, key, offsets.append)  # 7
@@ -291,7 +318,7 @@ class Metastore:
         except (Unavailable, ProducerFatal) as error:
             raise _OutcomeUnknown(str(error)) from error
         reach(f"{kind}.committed")
-        return offsets[-1]
+        return [Record(key.encode(), value, offset, 0) for value, offset in zip(values, offsets, strict=True)]
 
     # Compaction, backup.
 
@@ -320,12 +347,11 @@ class Metastore:
     def checkpoint(self, key: str | None = None) -> Outcome:
         """Write a checkpoint of everything and delete the commands before it. Raises as `execute` does."""
         key = require_key(key or uuid.uuid4().hex)
-        outcome = self._retried(lambda: self._checkpoint(key), key)
-        outcome = self._shown(outcome)
+        outcome = self._shown(*self._retried(lambda: self._checkpoint(key), key))
         self.trim()
         return outcome
 
-    def _checkpoint(self, key: str) -> Outcome:
+    def _checkpoint(self, key: str) -> _Done:
         self._make_log()
         with self._turn():
             producer = self.log.producer()
@@ -336,10 +362,11 @@ class Metastore:
                 known = self.projection.command(key)
                 if known is not None:
                     producer.abort()
-                    return Outcome(key, known.sequence, changed=True, repeated=True)
+                    return Outcome(key, known.sequence, changed=True, repeated=True), None
                 values = checkpoint_values(self.projection.rows(), position.head, key)
-                offset = self._commit(producer, values, key, kind="checkpoint")
-                return Outcome(key, position.head.sequence + len(values) - 1, changed=True, offset=offset)
+                records = self._commit(producer, values, key, kind="checkpoint")
+                offset, sequence = records[-1].offset, position.head.sequence + len(values) - 1
+                return Outcome(key, sequence, changed=True, offset=offset), _Written(records, position)
             finally:
                 producer.close()
 

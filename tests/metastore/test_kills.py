@@ -142,6 +142,9 @@ def test_two_writers_killed_at_random_moments(
     choose = random.Random(seed)
     databases = {name: f"sqlite:///{tmp_path / f'{name}.db'}" for name in ("a", "b")}
     files = {name: tmp_path / f"{name}.txt" for name in databases}
+    for file in files.values():
+        # A writer that is killed early has told nothing yet.
+        file.touch()
 
     def start(name: str, count: int) -> subprocess.Popen[str]:
         return writer("loop", str(seed), name, str(files[name]), str(count), metastore_url=databases[name])

@@ -65,10 +65,20 @@ class Server:
     def await_ready(self) -> None:
         await_("ready", lambda: self.get("/ready").status_code == 200)
 
-    def await_not_ready(self) -> dict[str, Any]:
-        """What it then says."""
-        await_("not ready", lambda: self.get("/ready").status_code == 503)
-        return self.get("/ready").json()  # type: ignore[no-any-return]
+    def await_error(self, *texts: str) -> None:
+        """It is not ready and says one of these."""
+        await_(f"error {texts}", lambda: any(text in (self._unready()["error"] or "") for text in texts))
+
+    def await_degraded(self, reason: str) -> str:
+        """It is not ready for this reason; gives the way out that it names."""
+        await_(f"degraded {reason}", lambda: (self._unready()["degraded"] or {}).get("reason") == reason)
+        return str(self._unready()["degraded"]["hint"])
+
+    def _unready(self) -> dict[str, Any]:
+        answer = self.get("/ready")
+        found: dict[str, Any] = answer.json()
+        assert found["ready"] == (answer.status_code == 200), answer.text
+        return {"error": None, "degraded": None} if found["ready"] else found
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -85,8 +95,9 @@ class Server:
         self.await_ready()
 
     def close(self) -> None:
-        # A stopped process dies of this as well.
-        self.kill()
+        if self.process.returncode is None:
+            # A stopped process dies of this as well.
+            self.kill()
         self._threads.shutdown()
         self.http.close()
 
