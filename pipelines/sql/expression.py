@@ -520,7 +520,8 @@ class RowExpressions(Expressions):
         return Value(quote(name), self.types.get(name, ROW_COLUMNS.get(name, BIGINT)), node.at)
 
     def aggregate(self, node: CallNode) -> Value:
-        message = f"an aggregate may not stand in {self.place}"
+        told = f"{self.place} does not support aggregate functions: {node.function} is an aggregate function"
+        message = f"an aggregate may not stand in {self.place}: {told}"
         if self.place == "SELECT":
             message = f"Use of aggregate function {node.function} requires a GROUP BY clause"
         raise Refusal(node.at, message)
