@@ -94,7 +94,7 @@ class ResultExpressions(Expressions):
                 self._require_row(each, node)
             ordered = plan_ordered(node, [self.rows.value(each) for each in arguments])
             return Value(quote(self._shared(ordered.aggregate).name), ordered.type, at)
-        if name == "CORRELATION" and len(arguments) == 2:
+        if name == "CORRELATION":
             return self._correlation(node)
         if len(arguments) != 1:
             raise Refusal(at, f"{name} takes 1 argument, not {len(arguments)}")
@@ -117,6 +117,8 @@ class ResultExpressions(Expressions):
 
     def _correlation(self, node: Call) -> Value:
         """Pearson's, from six sums over the rows that have both numbers; NaN while there is none."""
+        if len(node.arguments) != 2:
+            raise Refusal(node.at, f"CORRELATION takes 2 arguments, not {len(node.arguments)}")
         x, y = (self._number(node, index).cast(DOUBLE) for index in range(2))
         both = f"({x}) IS NOT NULL AND ({y}) IS NOT NULL"
         count = self._entry("count", f"CASE WHEN {both} THEN 1 END", BIGINT, BIGINT, node.at).text
