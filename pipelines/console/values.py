@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import base64
 import math
 import time
+from datetime import UTC, date, datetime
+from datetime import time as day_time
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from pipelines import kafka_format
+from pipelines.console.written import key_bytes, value_bytes
 from pipelines.plan import Column
 from pipelines.sql.catalogue import Catalogue, Relation, require
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.names import ROWTIME
-from pipelines.sql.nodes import Node, Null, Number, Sign, Text, Truth, unwrapped
+from pipelines.sql.nodes import ArrayOf, MapOf, Node, Null, Number, Sign, StructOf, Text, Truth, unwrapped
 from pipelines.sql.tree import TABLE, InsertValues
-from pipelines.sql.types import parse_type
+from pipelines.sql.types import SqlType, parse_type
 
-SIMPLE = ("boolean", "int", "bigint", "double", "string", "decimal")
 _BITS = {"int": 31, "bigint": 63}
 Plain = str | int | float | bool | Decimal | None
 
@@ -58,9 +59,8 @@ def insertable(statement: InsertValues, catalogue: Catalogue) -> Relation:
     return relation
 
 
-def record_of(statement: InsertValues, relation: Relation) -> tuple[bytes | None, bytes, int]:
+def record_of(statement: InsertValues, relation: Relation) -> tuple[bytes | None, bytes | None, int]:
     """Key, value and time in ms of the record. Refuses unknown columns and values that are not of a column's type."""
-    _require_writable(relation, statement)
     columns = {column.name: column for column in relation.source.columns}
     names = [name.text for name in statement.columns] if statement.columns else list(columns)
     if len(names) != len(statement.values):
@@ -77,73 +77,92 @@ def record_of(statement: InsertValues, relation: Relation) -> tuple[bytes | None
         else:
             raise Refusal(at, f"unknown column {name}", nearest(name, [*columns, ROWTIME]))
     time_ms = given.get(ROWTIME)
-    key = next((column for column in columns.values() if column.key), None)
-    if key is not None and relation.kind == "TABLE" and given.get(key.name) is None:
-        raise Refusal(statement.at, f"the primary key {key.name} has no value")
-    value = {column.field: given.get(column.name) for column in columns.values() if not column.key}
-    return _key(key, given), _json(value), int(time.time() * 1000) if time_ms is None else time_ms
-
-
-def _require_writable(relation: Relation, statement: InsertValues) -> None:
-    """Values are written as JSON objects with one KAFKA key, of simple types."""
+    missing = [column.name for column in columns.values() if column.key and given.get(column.name) is None]
+    if relation.kind == TABLE and missing:
+        told = f"Value for primary key column(s) {', '.join(missing)} is required for tables"
+        raise Refusal(statement.at, f"the primary key has no value: {told}")
     source = relation.source
-    keys = [column for column in source.columns if column.key]
-    if (
-        source.value_format != "json"
-        or not source.wrapped
-        or (keys and (len(keys) > 1 or source.key_format != "kafka"))
-    ):
-        hint = "INSERT INTO … SELECT writes every format"
-        raise Refusal(statement.at, "INSERT INTO … VALUES writes JSON values with a KAFKA key only", hint)
-    for column in source.columns:
-        if parse_type(column.type).kind not in SIMPLE:
-            raise Refusal(statement.at, f"INSERT INTO … VALUES cannot write {column.name} of type {column.type} yet")
+    return key_bytes(source, given), value_bytes(source, given), int(time.time() * 1000) if time_ms is None else time_ms
 
 
-def coerced(node: Node, column: Column) -> Plain:
-    """The literal as the column's type takes it: whole numbers also as decimals and doubles, decimals as doubles."""
-    value = literal(node)
-    if value is None:
-        return None
-    kind = column.type.partition("(")[0]
+def coerced(node: Node, column: Column) -> Any:
+    """The literal as the column's type takes it: whole numbers also as decimals and doubles, decimals as doubles, text
+    as times and, in base64, as bytes. A list, a map or a struct is of such values."""
+    return _value(node, parse_type(column.type), column)
+
+
+def _value(node: Node, type_: SqlType, column: Column) -> Any:
+    bare = unwrapped(node)
     wrong = Refusal(node.at, f"column {column.name} is {column.type}, and the value is not")
+    match bare:
+        case Null():
+            return None
+        case ArrayOf() if type_.kind == "array":
+            return [_value(item, type_.inner[0], column) for item in bare.items]
+        case MapOf() if type_.kind == "map":
+            names = [_value(key, type_.inner[0], column) for key in bare.keys]
+            values = [_value(value, type_.inner[1], column) for value in bare.values]
+            return dict(zip(names, values, strict=True))
+        case StructOf() if type_.kind == "struct":
+            return _struct(bare, type_, column)
+    if type_.is_nested:
+        raise wrong
+    return _scalar(literal(node), type_, column, wrong)
+
+
+def _struct(node: StructOf, type_: SqlType, column: Column) -> dict[str, Any]:
+    types = dict(zip(type_.names, type_.inner, strict=True))
+    found: dict[str, Any] = dict.fromkeys(type_.names)
+    for name, value in zip(node.names, node.values, strict=True):
+        if name.text not in types:
+            raise Refusal(name.at, f"column {column.name} has no field {name.text}", nearest(name.text, types))
+        found[name.text] = _value(value, types[name.text], column)
+    return found
+
+
+def _scalar(value: Plain, type_: SqlType, column: Column, wrong: Refusal) -> Any:
+    kind = type_.kind
     if isinstance(value, bool) or kind == "boolean":
         if isinstance(value, bool) and kind == "boolean":
             return value
         raise wrong
-    if kind == "string":
-        if isinstance(value, str):
-            return value
-        raise wrong
+    if kind == "string" and isinstance(value, str):
+        return value
     if isinstance(value, str):
+        try:
+            return _read(value, kind)
+        except (ValueError, KeyError):
+            raise wrong from None
+    if kind in _BITS and isinstance(value, int) and -(2 ** _BITS[kind]) <= value < 2 ** _BITS[kind]:
+        return value
+    if value is None or kind not in ("double", "decimal"):
         raise wrong
-    if kind in _BITS:
-        if isinstance(value, int) and -(2 ** _BITS[kind]) <= value < 2 ** _BITS[kind]:
-            return value
-        raise wrong
-    return float(value) if kind == "double" else _decimal(value, column, wrong)
+    return float(value) if kind == "double" else _decimal(value, type_, wrong)
 
 
-def _decimal(value: int | float | Decimal, column: Column, wrong: Refusal) -> Decimal:
-    precision, scale = (int(number) for number in column.type[len("decimal(") : -1].split(","))
+def _read(text: str, kind: str) -> int | str:
+    """A time of its text, or bytes in base64. Raises ValueError, and KeyError for any other kind."""
+    match kind:
+        case "timestamp":
+            moment = datetime.fromisoformat(text)
+            known = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+            return round(known.timestamp() * 1000)
+        case "date":
+            return (date.fromisoformat(text) - date(1970, 1, 1)).days
+        case "time":
+            at = day_time.fromisoformat(text)
+            return ((at.hour * 60 + at.minute) * 60 + at.second) * 1000 + at.microsecond // 1000
+        case "bytes":
+            base64.b64decode(text, validate=True)
+            return text
+    raise KeyError(kind)
+
+
+def _decimal(value: int | float | Decimal, type_: SqlType, wrong: Refusal) -> Decimal:
     try:
-        fitted = Decimal(value).quantize(Decimal(1).scaleb(-scale))
+        fitted = Decimal(value).quantize(Decimal(1).scaleb(-type_.scale))
     except InvalidOperation:
         raise wrong from None
-    if isinstance(value, float) or fitted != value or len(fitted.as_tuple().digits) > precision:
+    if isinstance(value, float) or fitted != value or len(fitted.as_tuple().digits) > type_.precision:
         raise wrong
     return fitted
-
-
-def _key(column: Column | None, given: dict[str, Any]) -> bytes | None:
-    value = None if column is None else given.get(column.name)
-    return None if column is None or value is None else kafka_format.encode(value, column.type)
-
-
-def _json(fields: dict[str, Plain]) -> bytes:
-    """An object; a decimal keeps its digits, which a float of Python's would not."""
-    parts = [
-        f"{json.dumps(name)}:{value if isinstance(value, Decimal) else json.dumps(value)}"
-        for name, value in fields.items()
-    ]
-    return ("{" + ",".join(parts) + "}").encode()

@@ -9,7 +9,7 @@ from pipelines.sql.error import Refusal
 from pipelines.sql.expression import Expressions, RowExpressions
 from pipelines.sql.functions import AGGREGATES, ORDERED_CALLS, UNDOABLE, Value
 from pipelines.sql.names import WINDOW_BOUNDS, quote
-from pipelines.sql.nodes import Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
+from pipelines.sql.nodes import Binary, Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
 from pipelines.sql.ordered import plan_ordered
 from pipelines.sql.printer import print_tree
 from pipelines.sql.tree import Item, Select
@@ -81,6 +81,7 @@ class ResultExpressions(Expressions):
         name = self.rows.named(node)
         plural = "expression(s)" if self.item is not None else "expression"
         shown = print_tree(self.item) if self.item is not None else name
+        shown = f"({shown})" if isinstance(self.item, Binary) else shown
         told = f"Non-aggregate {self.rows.place} {plural} not part of GROUP BY: {shown}"
         raise Refusal(node.at, f"column {name} is neither grouped nor aggregated: {told}", f"add {name} to GROUP BY")
 
@@ -90,10 +91,10 @@ class ResultExpressions(Expressions):
             return self._entry("count_all", None, BIGINT, BIGINT, at)
         if name in ORDERED_CALLS and arguments and not isinstance(arguments[0], Star):
             for each in arguments:
-                self._require_row(each)
+                self._require_row(each, node)
             ordered = plan_ordered(node, [self.rows.value(each) for each in arguments])
             return Value(quote(self._shared(ordered.aggregate).name), ordered.type, at)
-        if name == "CORRELATION" and len(arguments) == 2:
+        if name == "CORRELATION":
             return self._correlation(node)
         if len(arguments) != 1:
             raise Refusal(at, f"{name} takes 1 argument, not {len(arguments)}")
@@ -101,7 +102,7 @@ class ResultExpressions(Expressions):
             if name != "COUNT":
                 raise Refusal(arguments[0].at, f"{name}(*) is not possible", "only COUNT takes *")
             return self._entry("count_all", None, BIGINT, BIGINT, at)
-        self._require_row(arguments[0])
+        self._require_row(arguments[0], node)
         argument = self.rows.value(arguments[0])
         if name == "SUM_LIST":
             argument = listed_sum(argument)
@@ -116,6 +117,8 @@ class ResultExpressions(Expressions):
 
     def _correlation(self, node: Call) -> Value:
         """Pearson's, from six sums over the rows that have both numbers; NaN while there is none."""
+        if len(node.arguments) != 2:
+            raise Refusal(node.at, f"CORRELATION takes 2 arguments, not {len(node.arguments)}")
         x, y = (self._number(node, index).cast(DOUBLE) for index in range(2))
         both = f"({x}) IS NOT NULL AND ({y}) IS NOT NULL"
         count = self._entry("count", f"CASE WHEN {both} THEN 1 END", BIGINT, BIGINT, node.at).text
@@ -128,7 +131,7 @@ class ResultExpressions(Expressions):
         return Value(text, DOUBLE, node.at)
 
     def _number(self, node: Call, index: int) -> Value:
-        self._require_row(node.arguments[index])
+        self._require_row(node.arguments[index], node)
         value = self.rows.value(node.arguments[index])
         if not value.type.is_number:
             raise Refusal(value.at, f"{node.function} needs a number, this is {value.type.kind}", "use CAST")
@@ -143,9 +146,10 @@ class ResultExpressions(Expressions):
         return self.entries.setdefault(wanted, replace(wanted, name=f"A{len(self.entries)}"))
 
     @staticmethod
-    def _require_row(argument: Node) -> None:
+    def _require_row(argument: Node, call: Call) -> None:
         if has_aggregate(argument):
-            raise Refusal(argument.at, "an aggregate may not stand in another's argument")
+            told = f"Aggregate functions can not be nested: {print_tree(call)}"
+            raise Refusal(argument.at, f"an aggregate may not stand in another's argument: {told}")
 
 
 def aggregate_type(name: str, argument: Value) -> SqlType:

@@ -502,7 +502,9 @@ class RowExpressions(Expressions):
         if name in WINDOW_BOUNDS:
             told = f"Window bounds column {name} can only be used in the SELECT clause of windowed aggregations"
             told = f"{told} and can not be passed to aggregate functions"
-            raise Refusal(at, f"window bound {name} may only stand in SELECT and HAVING of a window: {told}")
+            raise Refusal(
+                at, f"window bound {name} may only stand in SELECT and HAVING of a windowed aggregation: {told}"
+            )
         if name in PSEUDO_COLUMNS:
             raise Refusal(
                 at, f"{self.place} column '{name}' cannot be resolved: it is not supported here", "ROWTIME is"
@@ -520,7 +522,8 @@ class RowExpressions(Expressions):
         return Value(quote(name), self.types.get(name, ROW_COLUMNS.get(name, BIGINT)), node.at)
 
     def aggregate(self, node: CallNode) -> Value:
-        message = f"an aggregate may not stand in {self.place}"
+        told = f"{self.place} does not support aggregate functions: {node.function} is an aggregate function"
+        message = f"an aggregate may not stand in {self.place}: {told}"
         if self.place == "SELECT":
             message = f"Use of aggregate function {node.function} requires a GROUP BY clause"
         raise Refusal(node.at, message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipelines.plan import EVERY_RECORD, Column, Output, Query, Source
@@ -13,9 +13,10 @@ from pipelines.sql.define import read_timestamp
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.formats import checked, formats_of, read_formats
-from pipelines.sql.functions import string_literal
+from pipelines.sql.functions import AGGREGATES, string_literal
 from pipelines.sql.functions_table import table_calls
 from pipelines.sql.names import PLAN_NAME, Name
+from pipelines.sql.nodes import Call, walk
 from pipelines.sql.printer import print_tree
 from pipelines.sql.projection import plan_projection
 from pipelines.sql.properties import (
@@ -190,6 +191,8 @@ def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
         raise Refusal(
             at, f"GROUP BY and tables give a table: Invalid result type. {told}", "write CREATE TABLE … AS SELECT"
         )
+    for call in _aggregates(select) if select.group_by is None else ():
+        raise Refusal(call.at, f"Use of aggregate function {call.function} requires a GROUP BY clause")
     if kind == TABLE and not is_table:
         told = "Your SELECT query produces a STREAM. Please use CREATE STREAM AS SELECT statement instead"
         raise Refusal(select.tail_at, f"a table needs GROUP BY: Invalid result type. {told}", "GROUP BY its key")
@@ -202,6 +205,12 @@ def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
     if kind == TABLE and select.partition_by is not None:
         raise Refusal(select.partition_by.at, "PARTITION BY is not supported here", "a table's key is its GROUP BY")
     _check_end(select)
+
+
+def _aggregates(select: Select) -> Iterator[Call]:
+    nodes = (item.expression for item in select.items if isinstance(item, Item))
+    calls = (part for node in nodes for part in walk(node) if isinstance(part, Call))
+    return (call for call in calls if call.function in AGGREGATES)
 
 
 def _refuse_table_functions(select: Select) -> None:

@@ -24,6 +24,12 @@ FLIGHTS_SOURCE = Source(
     tuple(Column(f.upper(), f, "string" if f in STRINGS else "int") for f in FIELDS.split()),
 )
 LATE = "CASE WHEN (`DEP_DELAY` > 15) THEN 1 ELSE 0 END"
+# The share is a division of doubles, which by zero is infinite.
+LATE_SHARE = (
+    "transform(array(named_struct('a', CAST(`A5` AS DOUBLE), 'b', CAST(`A1` AS DOUBLE))), __d -> CASE"
+    " WHEN __d.b = 0 THEN CASE WHEN isnan(__d.a) THEN __d.a WHEN __d.a > 0 THEN DOUBLE('Infinity')"
+    " WHEN __d.a < 0 THEN DOUBLE('-Infinity') WHEN __d.a = 0 THEN DOUBLE('NaN') END ELSE __d.a / __d.b END)[0]"
+)
 STREAM = (
     "CREATE STREAM s (k VARCHAR KEY, a INT, b BIGINT, d DOUBLE, f BOOLEAN, t VARCHAR, m DECIMAL(10, 2), `Mixed` INT,"
     " `date` VARCHAR, Camel INT) WITH (kafka_topic='in', value_format='json');"
@@ -62,7 +68,7 @@ class TestFlights:
                     Output("WORST_DELAY", "`A3`"),
                     Output("BEST_DELAY", "`A4`"),
                     Output("LATE", "`A5`"),
-                    Output("LATE_SHARE", "(CAST(`A5` AS DOUBLE) / `A1`)"),
+                    Output("LATE_SHARE", LATE_SHARE),
                     Output("TOTAL_DISTANCE", "`A6`"),
                 ),
                 key_format="kafka",

@@ -1,0 +1,22 @@
+CREATE STREAM INPUT (K STRING KEY, n STRING, b BIGINT) WITH (kafka_topic='input', value_format='JSON');
+CREATE STREAM OUTPUT AS SELECT K,
+    JSON_CONCAT('{"a": 1}', '{"b": "x"}') AS X0,
+    JSON_CONCAT('{"a": {"5": 6}}', '{"a": {"3": 4}}') AS X1,
+    JSON_CONCAT('[1, [2]]', '[[[3]]]') AS X2,
+    JSON_CONCAT('[1, 2]', '{"a": 1}') AS X3,
+    JSON_CONCAT('null','3') AS X4,
+    JSON_CONCAT('abc','[1]') AS X5,
+    JSON_CONCAT(n,'[1]') AS X6,
+    JSON_ITEMS('[{"a":1}, 2, "x", null]') AS X7,
+    JSON_RECORDS('{"a": "abc", "b": { "c": "a" }, "d": 1}') AS X8,
+    JSON_RECORDS('[]') AS X9,
+    JSON_ARRAY_CONTAINS('[1, 2, 3]', '3') AS X10,
+    JSON_ARRAY_CONTAINS('[5000000000]', b) AS X11,
+    JSON_ARRAY_CONTAINS('[null]', n) AS X12,
+    JSON_ARRAY_CONTAINS('["true"]', true) AS X13,
+    JSON_ARRAY_CONTAINS('{}', 1) AS X14,
+    TO_JSON_STRING(PARSE_DATE('2021-10-11', 'yyyy-MM-dd')) AS X15,
+    TO_JSON_STRING(PARSE_TIME('13:25', 'HH:mm')) AS X16,
+    TO_JSON_STRING(ARRAY[STRUCT(j:=1,v:=MAP('c':=2))]) AS X17,
+    TO_JSON_STRING(n) AS X18
+  FROM INPUT;

@@ -1,0 +1,2 @@
+CREATE STREAM INPUT (K STRING KEY, ID INT) WITH (kafka_topic='input', value_format='JSON');
+CREATE STREAM OUTPUT AS SELECT K, ARRAY[1, 'not a number'] AS L FROM INPUT;
