@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from threading import Lock
 
 from statestore.ranges import Ranges
+from statestore.spaces.base import Change, ChangeColumns
 from statestore.store import Entry
 
-Change = tuple[bytes, bytes | None]
 _INSERT_MAX = 100
 
 
@@ -63,6 +63,11 @@ class Overlay:
     def items(self) -> Iterable[Change]:
         """The changes in the order in which their keys were first written."""
         return self._changes.items()
+
+    def in_order(self) -> ChangeColumns:
+        """The changes in key order: RocksDB takes them in for less than in any other, the sorting included."""
+        keys = sorted(self._changes)
+        return ChangeColumns(keys, list(map(self._changes.__getitem__, keys)))
 
     @property
     def deleted(self) -> Ranges:

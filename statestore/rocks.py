@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from threading import Lock, RLock
 from typing import cast
@@ -29,7 +29,7 @@ from statestore.config import RocksConfig
 from statestore.errors import InvalidStateStore, RollforwardError, TaskCorrupted, Unavailable
 from statestore.ranges import Range
 from statestore.sortedrows import last_in_order
-from statestore.spaces.base import Base, Changes
+from statestore.spaces.base import Base, ChangeColumns, Changes
 from statestore.store import Entry
 
 _CHUNK = 1000
@@ -94,6 +94,19 @@ def _cut(
     return entries if upper is None else takewhile(lambda entry: entry[0] <= upper, entries)
 
 
+def _add(batch: rd.WriteBatch, handle: rd.ColumnFamily, changes: Changes) -> None:
+    batch.set_default_column_family(handle)
+    if isinstance(changes, ChangeColumns) and None not in changes.values:
+        # Nothing but the calls themselves: a loop's own steps would cost a quarter of it.
+        deque(map(batch.__setitem__, changes.keys, cast(list[bytes], changes.values)), maxlen=0)
+        return
+    for key, value in changes:
+        if value is None:
+            batch.delete(key)
+        else:
+            batch[key] = value
+
+
 class _Scan(Iterator[Entry]):
     """An open RocksDB iterator. It keeps the folder locked, so the database lets go of it when it closes.
 
@@ -126,6 +139,21 @@ class _Scan(Iterator[Entry]):
         except Exception as error:
             raise _translated(error, self.folder) from error
         return entry
+
+    def read(self, most: int) -> list[Entry]:
+        """The next entries, at most so many; none at the end."""
+        items = self._items
+        if items is None:
+            raise InvalidStateStore("store was closed under an iterator", folder=self.folder)
+        try:
+            entries = list(islice(items, most))
+        except Exception as error:
+            raise _translated(error, self.folder) from error
+        if entries:
+            self._last = entries[-1]
+        if len(entries) < most:
+            self._check_end()
+        return entries
 
     def _check_end(self) -> None:
         source, at = self._source, self._last[0] if self._last else self._first
@@ -331,10 +359,33 @@ class Database(Base):
         entries = self._opened(family, lower, upper, reverse=reverse)
         return _cut(entries, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
 
-    def _opened(self, source: rd.Rdict, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> Iterator[Entry]:
+    def _opened(self, source: rd.Rdict, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> _Scan:
         scan = _Scan(source, upper if reverse else lower, self.folder, reverse=reverse)
         self._held.add(scan)
         return scan
+
+    def columns(self, space: str, bytes_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """All keys and values, ascending, in pieces of about so many bytes: a fraction of what `scan` costs.
+
+        For spaces that nobody writes meanwhile.
+        """
+        family = self._family(space)
+        if family is None:
+            return
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        size = 0
+        scan = self._opened(family, None, None, reverse=False)
+        while entries := scan.read(_CHUNK):
+            for key, value in entries:
+                keys.append(key)
+                values.append(value)
+                size += len(key) + len(value)
+                if size >= bytes_max:
+                    yield keys, values
+                    keys, values, size = [], [], 0
+        if keys:
+            yield keys, values
 
     def view(self, spaces: Iterable[str]) -> View:
         """These spaces as they are now, whatever is written later. Close it: it holds on to old data."""
@@ -384,13 +435,7 @@ class Database(Base):
             for space, ranges in (deleted or {}).items():
                 self._delete_ranges(batch, space, ranges)
             for space, entries in changes.items():
-                handle = self._handle(space)
-                put, delete = batch.put, batch.delete
-                for key, value in entries:
-                    if value is None:
-                        delete(key, handle)
-                    else:
-                        put(key, value, handle)
+                _add(batch, self._handle(space), entries)
             try:
                 self._db.write(batch, self._sync_options if sync else self._write_options)
             except Exception as error:

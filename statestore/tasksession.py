@@ -208,6 +208,8 @@ class TaskSession:
     def _load(self, changelogs: Mapping[str, Changelog]) -> None:
         """Load these stores into a copy of the task's database, and go on with that."""
         config, records = self.parts.config, {}
+        # What a store writes as it is closed belongs into the copy.
+        self._close_stores()
         with beside(self.context.committed, config.rocks, copied=self.context.database) as database:
             for name, changelog in changelogs.items():
                 records[name] = load_store(
@@ -219,7 +221,7 @@ class TaskSession:
                     self.parts.listener,
                     piece_bytes=config.rocks.write_buffer_bytes,
                 )
-        self._release_stores()
+        self.context.close()
         take_place(self.context.committed, points="load")
         self.context = self._new_context()
         for store in self.parts.stores:
@@ -302,12 +304,20 @@ class TaskSession:
             self.outbox.producer.close()
 
     def _release_stores(self) -> None:
+        self._roll_back()
+        self.context.close()
+
+    def _close_stores(self) -> None:
+        self._roll_back()
+        for store in self.parts.stores:
+            store.close()
+
+    def _roll_back(self) -> None:
+        """Of every store that is open: a cache would write what is in it as it is closed."""
         for store in self.parts.stores:
             if store.is_open():
-                # A cache would write what is in it.
                 with suppress(RollforwardError):
                     store.rollback()
-        self.context.close()
 
 
 def _in_memory(kind: Kind) -> bool:

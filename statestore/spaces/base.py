@@ -9,12 +9,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from statestore.ranges import Range
 from statestore.store import Entry
 
 Change = tuple[bytes, bytes | None]
 Changes = Iterable[Change]
+
+
+@dataclass(frozen=True)
+class ChangeColumns:
+    """Changes as two lists of one length: no pair is made of each, and none is there for the garbage collector."""
+
+    keys: list[bytes]
+    values: list[bytes | None]
+
+    def __iter__(self) -> Iterator[Change]:
+        return zip(self.keys, self.values, strict=True)
 
 
 class Base(ABC):

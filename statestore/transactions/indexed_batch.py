@@ -124,7 +124,9 @@ class IndexedBatchTransaction(Transaction):
                 return merge(base, changes, deleted, reverse=reverse)
 
     def commit(self, space: str, metadata: Changes) -> None:
-        changes: dict[str, Changes] = {name: overlay.items() for name, overlay in self.overlays.items() if len(overlay)}
+        changes: dict[str, Changes] = {
+            name: overlay.in_order() for name, overlay in self.overlays.items() if len(overlay)
+        }
         deleted = {name: overlay.deleted for name, overlay in self.overlays.items() if overlay.deleted}
         reach("indexed.before-write")
         empty = self.dropped - changes.keys()

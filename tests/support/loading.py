@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from statestore import restore
 from statestore.config import KafkaConfig, RocksConfig, StreamConfig
 from statestore.context import RecordContext, StoreVersion
 from statestore.kafka import Admin
@@ -27,12 +28,14 @@ from statestore.store import TransactionalMechanism
 from statestore.streamtask import StreamTask
 from statestore.windows import Windowed
 
-RECORDS = 10_500
-STEP_MS = 10
+RECORDS = 2_000
+# So many are loaded already.
+MANY = 1_000
+STEP_MS = 50
 # Many segments expire on the way, and some records come too late.
 RETENTION_MS, SEGMENT_MS, LATEST_MS = 30_000, 10_000, 60_000
 # Small memtables, so that each store is loaded from several files.
-ROCKS = RocksConfig(write_buffer_bytes=128 * 1024, block_cache_bytes=1024 * 1024)
+ROCKS = RocksConfig(write_buffer_bytes=16 * 1024, block_cache_bytes=1024 * 1024)
 MECHANISMS = ["direct", *(mechanism.value for mechanism in TransactionalMechanism)]
 LOADED = ("plain", "timestamped", "lists", "windows", "duplicates", "timed", "sessions")
 State = dict[str, list[tuple[Any, bytes]]]
@@ -65,7 +68,7 @@ class Loading:
         first = self.task.next_offset(self.config.inputs[0])
         for number in range(first, first + count):
             self._record(number)
-            if number % 2_000 == 0:
+            if number % 500 == 0:
                 self.task.commit()
         self.task.commit()
 
@@ -130,6 +133,7 @@ def create_input(config: StreamConfig) -> None:
 
 def main() -> None:
     bootstrap, application, folder, mechanism = sys.argv[1:]
+    restore.LOAD_RECORDS_MIN = MANY
     loading = Loading(config_for(bootstrap, application, Path(folder)), mechanism)
     loading.task.open()
     loading.task.close()

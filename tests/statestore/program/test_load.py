@@ -9,16 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from statestore import restore
 from statestore.failpoints import LOAD_COPY_POINTS, LOAD_POINTS, arm
 from statestore.planning.plan import Way
 from tests.statestore.test_state_machine import chosen_seed
-from tests.support.loading import LOADED, MECHANISMS, RECORDS, Loading, State, config_for, create_input
+from tests.support.loading import LOADED, MANY, MECHANISMS, RECORDS, Loading, State, config_for, create_input
 
 POINTS = (*LOAD_COPY_POINTS, *LOAD_POINTS)
 EARLY = 300
@@ -31,11 +31,13 @@ class Written:
 
     def __init__(self, kafka: str, application: str, folder: Path, mechanism: str) -> None:
         self.mechanism, self.config = mechanism, config_for(kafka, application, folder / "state")
+        # Kafka deletes windows by its own clock.
+        self._begin_ms = time.time_ns() // 1_000_000
         create_input(self.config)
         self._early = folder / "early"
         self.points = folder / "points"
         self.points.mkdir()
-        loading = self._loading()
+        loading = self.loading()
         loading.task.open()
         loading.write(EARLY)
         loading.task.close()
@@ -45,9 +47,9 @@ class Written:
         self.state, self.versions = loading.state(), loading.versions()
         loading.task.close()
 
-    def _loading(self) -> Loading:
-        # Kafka deletes windows by its own clock.
-        return Loading(self.config, self.mechanism, begin_ms=time.time_ns() // 1_000_000)
+    def loading(self) -> Loading:
+        """The task, not opened."""
+        return Loading(self.config, self.mechanism, begin_ms=self._begin_ms)
 
     def begin(self, beginning: str) -> None:
         """Lose the folder, or go back to the early one."""
@@ -70,7 +72,7 @@ class Written:
 
     def check(self, beginning: str) -> dict[str, Way]:
         """Open, compare, close; gives the ways."""
-        loading = self._loading()
+        loading = self.loading()
         loading.task.open()
         assert self.expected(beginning) == loading.state()
         assert self.versions == loading.versions()
@@ -87,8 +89,9 @@ class Written:
 
 
 @pytest.fixture
-def written(kafka: str, unique: str, tmp_path: Path) -> Iterator[Any]:
-    yield lambda mechanism: Written(kafka, f"{unique}-{mechanism}", _made(tmp_path / mechanism), mechanism)
+def written(kafka: str, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(restore, "LOAD_RECORDS_MIN", MANY)
+    return lambda mechanism: Written(kafka, f"{unique}-{mechanism}", _made(tmp_path / mechanism), mechanism)
 
 
 def _made(folder: Path) -> Path:
@@ -104,7 +107,7 @@ def test_what_is_loaded_is_what_was_written_and_goes_on(written: Any, mechanism:
         ways = task.check(beginning)
         assert dict.fromkeys(LOADED, way) == {name: ways[name] for name in LOADED}
         assert set(task.check(beginning).values()) == {Way.NOTHING}
-    loading = task._loading()
+    loading = task.loading()
     loading.task.open()
     windows: Any = loading.stores["duplicates"]
     (last, before), at = list(windows.all())[-1], RECORDS
