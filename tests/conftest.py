@@ -32,7 +32,7 @@ def kafka(stack: Stack) -> str:
 
 @pytest.fixture(scope="session")
 def connector() -> Settings:
-    """Settings with Java and the connector's jars resolved."""
+    """Settings with Java and its class archive found."""
     return with_spark(Settings(bootstrap_servers="unused:1"))
 
 
@@ -43,7 +43,6 @@ def settings(tmp_path: Path, kafka: str, connector: Settings) -> Settings:
         tmp_path / "home",
         kafka,
         java_home=connector.java_home,
-        connector_jars=connector.connector_jars,
         class_archive=connector.class_archive,
         batch_interval_s=0.2,
         # Tests start many short drivers: the quick compiler alone halves the CPU of a start.
