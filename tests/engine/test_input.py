@@ -29,8 +29,8 @@ RESULT = "task int, key binary, value binary"
 
 
 @pytest.fixture(scope="module")
-def spark(connector: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session(connector, "input", tmp_path_factory.mktemp("spark"))
+def spark(machine: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = start_session(machine, "input", tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
 

@@ -108,7 +108,7 @@ def with_canary(*roots: Path) -> list[Path]:
 
 @pytest.mark.timeout(600)
 def test_the_documented_rights_are_enough_and_no_secret_is_written(
-    guarded: str, connector: Settings, tmp_path: Path
+    guarded: str, machine: Settings, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -118,7 +118,7 @@ def test_the_documented_rights_are_enough_and_no_secret_is_written(
     feed.send(1_000)
     sql = home / "orders.sql"
     sql.write_text(SQL.format(topic="clicks"))
-    run = Commands(home, guarded, connector)
+    run = Commands(home, guarded, machine)
 
     refused = run("deploy", str(sql), "--pipeline", "orders", "--json")
     assert 1 == refused.returncode
