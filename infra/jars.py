@@ -1,7 +1,7 @@
 """The jars of the local stack: which ones, and where they lie on this machine.
 
-Owns the four sets (`kafka`: a broker; `connector`: what PySpark needs on top of its own jars to read and write Kafka;
-`s3proxy`: an S3 server; `streams`: Kafka Streams, a peer in the benchmarks), the lock file `jars.lock.json` beside this
+Owns the four sets (`kafka`: a broker; `s3proxy`: an S3 server; and for peers in the benchmarks `streams`: Kafka Streams,
+`connector`: what PySpark needs on top of its own jars to read and write Kafka), the lock file `jars.lock.json` beside this
 module, which pins every jar by version and SHA-256, and the cache:
 
     <cache>/jars/<set>-<digest of the set's lock entry>/<name>-<version>.jar ...   manifest.json
@@ -53,6 +53,7 @@ DEFINITIONS = {
         ),
         exact=False,
     ),
+    # The peer `spark` alone reads and writes Kafka with it.
     "connector": Request(
         roots=(Coordinate.parse("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"),),
         exact=False,

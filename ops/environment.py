@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from infra.files import FileLock
-from infra.jars import resolve
 from infra.java import find_java
 from infra.s3 import BUCKET
 from infra.stack import Stack
@@ -56,14 +55,11 @@ def _local_s3(settings: Settings, stack: Stack) -> dict[str, object]:
 
 
 def with_spark(settings: Settings, on_progress: Progress = lambda _step, _detail: None) -> Settings:
-    """Settings with Java and the connector's jars, resolved if need be. Raises `InvalidConfig` without a Java."""
+    """Settings with Java and its class archive. Raises `InvalidConfig` without a Java."""
     updates: dict[str, object] = {}
     java = find_java(cache_folder())
     if settings.java_home is None:
         updates["java_home"] = java.home
-    if not settings.connector_jars:
-        jars = resolve("connector", java, on_progress)
-        updates["connector_jars"] = os.pathsep.join(str(jar) for jar in jars)
     return _with_class_archive(settings.model_copy(update=updates), on_progress)
 
 

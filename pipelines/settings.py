@@ -51,7 +51,6 @@ class Settings(BaseSettings):
     spark_driver_host: str = Field("127.0.0.1", description="address under which a cluster's workers reach the driver")
     spark_driver_memory: str = Field("1g", description="heap of the driver's JVM")
     java_home: Path | None = Field(None, description="Java 17 or newer; default: found by itself")
-    connector_jars: str = Field("", description="class path of Spark's Kafka connector; default: resolved by itself")
     class_archive: Path | None = Field(None, description="the JVM's class archive; default: made at the first start")
     store_servers: Annotated[int, Field(ge=1, le=64)] = Field(2, description="store server processes; one per core")
     store_server_addresses: list[str] = Field(

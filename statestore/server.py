@@ -32,6 +32,7 @@ from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerCon
 from statestore.errors import Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.listener import RestoreMeter
+from statestore.no_pandas import keep_pandas_out
 from statestore.snapshots.schedule import Snapshotter
 from statestore.snapshots.service import Snapshots
 from statestore.store import Isolation
@@ -280,6 +281,7 @@ def config_from_fields(fields: dict[str, Any]) -> ServerConfig:
 
 def serve(config: ServerConfig, until: Callable[[], object] | None = None) -> None:
     """Serve until SIGTERM, or until `until` has returned; then end the process."""
+    keep_pandas_out()
     server = StoreServer(config)
 
     def end() -> None:

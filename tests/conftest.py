@@ -31,20 +31,19 @@ def kafka(stack: Stack) -> str:
 
 
 @pytest.fixture(scope="session")
-def connector() -> Settings:
-    """Settings with Java and the connector's jars resolved."""
+def machine() -> Settings:
+    """Settings with Java and its class archive found."""
     return with_spark(Settings(bootstrap_servers="unused:1"))
 
 
 @pytest.fixture
-def settings(tmp_path: Path, kafka: str, connector: Settings) -> Settings:
+def settings(tmp_path: Path, kafka: str, machine: Settings) -> Settings:
     """Settings of a pipeline of its own on the session's broker."""
     return settings_for(
         tmp_path / "home",
         kafka,
-        java_home=connector.java_home,
-        connector_jars=connector.connector_jars,
-        class_archive=connector.class_archive,
+        java_home=machine.java_home,
+        class_archive=machine.class_archive,
         batch_interval_s=0.2,
         # Tests start many short drivers: the quick compiler alone halves the CPU of a start.
         spark_conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},

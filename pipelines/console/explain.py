@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines import names
-from pipelines.engine.job import uncounted
+from pipelines.engine.input import Input
+from pipelines.engine.job import drained, uncounted
 from pipelines.engine.jobs import job_of
 from pipelines.plan import Query
-
-_RECORDS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
 
 
 def explain_rows(query: Query, pipeline: str) -> list[tuple[str, str]]:
@@ -39,16 +35,11 @@ def explain_rows(query: Query, pipeline: str) -> list[tuple[str, str]]:
 
 def spark_plan(query: Query, session: SparkSession) -> str:
     """The physical plan of a batch, as Spark formats it. Computes nothing."""
-    records = session.createDataFrame([], _RECORDS)
-    return _explained(job_of(query).frame(records, count=uncounted, read=_nothing, write=_nothing))
+    job = job_of(query)
+    return _explained(job.frame(Input(session, ()), count=uncounted, read=job.without_states(), write=drained))
 
 
 def _explained(frame: DataFrame) -> str:
     context = frame.sparkSession.sparkContext
     assert context._jvm is not None
     return str(context._jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "formatted")).strip()
-
-
-def _nothing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Stands in the plan where READ and WRITE stand in a batch; it never runs."""
-    yield from batches

@@ -6,10 +6,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
 from pipelines.engine.decode import Count, Reasons, arrow_type, decoded_ddl, decoder
-from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, reader, writer
+from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, reader, without_states, writer
+from pipelines.engine.input import Input
 from pipelines.engine.job import Job
 from pipelines.engine.merge import STORED, MergeSql
-from pipelines.engine.records import COLUMNS
 from pipelines.plan import Query
 
 
@@ -27,7 +27,7 @@ class BatchJob(Job):
 
     def frame(
         self,
-        records: DataFrame,
+        records: Input,
         *,
         count: Count,
         read: ArrowFunction,
@@ -37,9 +37,9 @@ class BatchJob(Job):
     ) -> DataFrame:
         """The whole batch as one frame: decode, aggregate and shuffle, READ, merge, WRITE. Nothing runs yet."""
         # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.
-        records.sparkSession.conf.set("spark.sql.shuffle.partitions", self.query.tasks)
+        records.session.conf.set("spark.sql.shuffle.partitions", self.query.tasks)
         decode = decoder(self.query.source, plain_columns(self.query), count, refused)
-        decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, decoded_ddl(self.query.source))
+        decoded = records.decoded(decode, decoded_ddl(self.query.source))
         grouped = self._grouped(decoded)
         old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in self._sql.parts)
         known = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in grouped.schema.fields)
@@ -49,6 +49,9 @@ class BatchJob(Job):
     def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
         names = [part.name for part in self._sql.parts]
         return reader(exchange, names, self.types), writer(exchange, names, self.types)
+
+    def without_states(self) -> ArrowFunction:
+        return without_states([part.name for part in self._sql.parts], self.types)
 
 
 def plain_columns(query: Query) -> tuple[str, ...] | None:

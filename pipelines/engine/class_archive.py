@@ -1,6 +1,6 @@
 """An archive of the classes that a driver's JVM loads: with it a start takes about half the CPU.
 
-Owns one file per Java, Spark and class path. It is made once on a machine by a short, orderly run of what every driver
+Owns one file per Java and Spark. It is made once on a machine by a short, orderly run of what every driver
 does (`train`), in a process of its own, since the JVM writes the archive when it ends. The JVM itself checks that an
 archive fits and starts without one that does not, so a wrong or damaged one costs time and nothing else.
 
@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +23,9 @@ import structlog
 from pyspark.sql import SparkSession
 
 from pipelines.engine.batch import BatchJob
+from pipelines.engine.input import GivenPart, Input
 from pipelines.engine.job import drained, uncounted
+from pipelines.engine.records import GivenRecords
 from pipelines.engine.spark import start_session
 from pipelines.settings import Settings, load_settings
 from pipelines.sql import parse_pipeline
@@ -42,7 +43,7 @@ def archive_path(settings: Settings, folder: Path) -> Path:
     """Where the archive for these settings lies in `folder`, made or not."""
     release = (settings.java_home / "release") if settings.java_home is not None else None
     java = release.read_text() if release is not None and release.exists() else str(settings.java_home)
-    identity = json.dumps([java, pyspark.__version__, pyspark.__file__, settings.connector_jars])
+    identity = json.dumps([java, pyspark.__version__, pyspark.__file__])
     return folder / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa"
 
 
@@ -55,7 +56,6 @@ def make_archive(settings: Settings, target: Path) -> None:
         environment = {
             **os.environ,
             "ROLLFORWARD_JAVA_HOME": "" if settings.java_home is None else str(settings.java_home),
-            "ROLLFORWARD_CONNECTOR_JARS": settings.connector_jars,
         }
         try:
             subprocess.run(command, env=environment, check=True, capture_output=True, timeout=_TIMEOUT_S)
@@ -71,18 +71,10 @@ def train(session: SparkSession) -> None:
     """Plan and run a small batch the way a driver does. No Kafka is needed."""
     query = parse_pipeline(_SQL, pipeline="training", default_tasks=2).queries[0]
     job = BatchJob(query)
-
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            added = [pa.nulls(len(batch), kind) for kind in (pa.int64(), pa.int64(), *job.types)]
-            names = [*batch.schema.names, *(str(number) for number in range(len(added)))]
-            yield pa.RecordBatch.from_arrays([*batch.columns, *added], names=names)
-
-    frame = session.range(8).selectExpr("id AS value", "current_timestamp() AS timestamp")
-    value = """CAST('{"name":"a","amount":1,"price":2.5}' AS BINARY) AS value"""
-    key, place = "CAST(NULL AS BINARY) AS key", ("'training' AS topic", "0 AS partition", "value AS offset")
-    records = frame.selectExpr(key, value, *place, "timestamp")
-    job.frame(records, count=uncounted, read=read, write=drained).collect()
+    values = [b'{"name":"a","amount":1,"price":2.5}'] * 8
+    given = GivenRecords(0, pa.nulls(8, pa.binary()), pa.array(values), pa.array(range(8)), pa.array([0] * 8))
+    records = Input(session, (GivenPart((given,)),))
+    job.frame(records, count=uncounted, read=job.without_states(), write=drained).collect()
 
 
 def main() -> None:

@@ -21,14 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
-from pipelines.engine import records
+from pipelines.engine.records import Records, partitions
 from pipelines.engine.values import fields_once, key_reader, value_reader
 from pipelines.plan import Source
 from pipelines.sql.time_pattern import time_reader
 from pipelines.sql.types import PHYSICAL, parse_type
 from statestore.errors import InvalidConfig
 
-Decoder = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Decoder = Callable[[Iterable[Records]], Iterator[pa.RecordBatch]]
 # Is given the records of a block, the bad ones among them, and the bytes of all values.
 Count = Callable[[int, int, int], None]
 # Of records, by source partition and offset.
@@ -89,7 +89,7 @@ def decoded_ddl(source: Source) -> str:
 def decoder(
     source: Source, raw_if_null: tuple[str, ...] | None, count: Count, refused: Reasons | None = None
 ) -> Decoder:
-    """A `mapInArrow` function from records, as `records.py` says, to `decoded_ddl` rows.
+    """A function from blocks of records, as `records.py` says, to `decoded_ddl` rows.
 
     `__raw` holds the record as it was read wherever it may have to become a dead letter: on an error, and where one
     of the columns `raw_if_null` is null. With None it is held for every row. `count` is given the records and the bad
@@ -100,18 +100,18 @@ def decoder(
     times = row_times(source)
     read_keys = _key_decoder(source)
 
-    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            record_keys, record_values, reasons = _refuse(batch, refused or {})
+    def decode(blocks: Iterable[Records]) -> Iterator[pa.RecordBatch]:
+        for records in blocks:
+            record_values, kept, reasons = _refuse(records, refused or {})
             values, errors = _decode_values(record_values, fields)
             columns = dict(zip(fields.names, values, strict=True))
-            found, errors = read_keys(record_keys, errors)
+            found, errors = read_keys(records, kept, errors)
             columns.update(found)
-            time, errors = times(records.times(batch), columns, errors)
+            time, errors = times(records.times, columns, errors)
             errors = errors if reasons is None else pc.coalesce(reasons, errors)
-            count(batch.num_rows, len(errors) - errors.null_count, records.values(batch).nbytes)
-            raw = _raw(source.topic, batch, _needs_raw(columns, errors, raw_if_null))
-            places = [records.partitions(batch), records.offsets(batch)] if source.places else []
+            count(len(records), len(errors) - errors.null_count, records.values.nbytes)
+            raw = _raw(source.topic, records, _needs_raw(columns, errors, raw_if_null))
+            places = [partitions(records), records.offsets] if source.places else []
             yield pa.RecordBatch.from_arrays(
                 [*(columns[name] for name in names), time, *places, errors, raw],
                 names=[*names, "ROWTIME", *PLACES[: len(places)], "__error", "__raw"],
@@ -120,39 +120,41 @@ def decoder(
     return decode
 
 
-def _refuse(batch: pa.RecordBatch, refused: Reasons) -> tuple[pa.Array, pa.Array, pa.Array | None]:
-    """Keys, values and reasons, with nulls in place of what is refused: not even the decoder may see it."""
+def _refuse(records: Records, refused: Reasons) -> tuple[pa.Array, pa.Array | None, pa.Array | None]:
+    """Values with nulls in place of what is refused, since not even the decoder may see it; which are kept, and why not.
+
+    The last two are None where nothing is refused.
+    """
     if not refused:
-        return records.keys(batch), records.values(batch), None
-    places = zip(records.partitions(batch).to_pylist(), records.offsets(batch).to_pylist(), strict=True)
-    reasons = pa.array([refused.get(place) for place in places], pa.string())
+        return records.values, None, None
+    reasons = pa.array([refused.get((records.partition, at)) for at in records.offsets.to_pylist()], pa.string())
     kept = reasons.is_null()
-    return _only(records.keys(batch), kept), _only(records.values(batch), kept), reasons
+    return _only(records.values, kept), kept, reasons
 
 
-def with_columns(decode: Decoder, extra: Mapping[str, Callable[[pa.RecordBatch], pa.Array]]) -> Decoder:
+def with_columns(decode: Decoder, extra: Mapping[str, Callable[[Records], pa.Array]]) -> Decoder:
     """The decoder with more columns of the records at the end, by name."""
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for rows in decode(iter([batch])):
-                columns = [*rows.columns, *(column_of(batch) for column_of in extra.values())]
+    def run(blocks: Iterable[Records]) -> Iterator[pa.RecordBatch]:
+        for records in blocks:
+            for rows in decode([records]):
+                columns = [*rows.columns, *(column_of(records) for column_of in extra.values())]
                 yield pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, *extra])
 
     return run
 
 
-def _raw(topic: str, batch: pa.RecordBatch, wanted: pa.BooleanArray) -> pa.Array:
+def _raw(topic: str, records: Records, wanted: pa.BooleanArray) -> pa.Array:
     """The records as they were read where they are wanted, which is mostly nowhere."""
     if not wanted.true_count:
-        return pa.nulls(batch.num_rows, RAW)
+        return pa.nulls(len(records), RAW)
     columns = [
-        pa.repeat(pa.scalar(topic), batch.num_rows),
-        records.partitions(batch),
-        records.offsets(batch),
-        records.times(batch),
-        records.keys(batch),
-        records.values(batch),
+        pa.repeat(pa.scalar(topic), len(records)),
+        partitions(records),
+        records.offsets,
+        records.times,
+        records.keys,
+        records.values,
     ]
     return pa.StructArray.from_arrays(
         [_only(column, wanted) for column in columns], fields=list(RAW), mask=pc.invert(wanted)
@@ -359,19 +361,20 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-KeyDecoder = Callable[[pa.BinaryArray, pa.Array], tuple[dict[str, pa.Array], pa.Array]]
+KeyDecoder = Callable[[Records, pa.Array | None, pa.Array], tuple[dict[str, pa.Array], pa.Array]]
 
 
 def _key_decoder(source: Source) -> KeyDecoder:
-    """A function from keys and errors to the KEY columns by name and the errors with those of the keys."""
+    """A function from records, which are kept (None: all) and errors to the KEY columns by name and the errors with theirs."""
     keys = [column for column in source.columns if column.key]
     types = [arrow_type(column.type) for column in keys]
     if not keys:
-        return lambda _, errors: ({}, errors)
+        return lambda _records, _kept, errors: ({}, errors)
     read = key_reader(source, keys)
     nothing = [None] * len(keys)
 
-    def decode(raws: pa.BinaryArray, errors: pa.Array) -> tuple[dict[str, pa.Array], pa.Array]:
+    def decode(records: Records, kept: pa.Array | None, errors: pa.Array) -> tuple[dict[str, pa.Array], pa.Array]:
+        raws = records.keys if kept is None else _only(records.keys, kept)
         rows, reasons = [], errors.to_pylist()
         for row, raw in enumerate(raws.to_pylist()):
             try:

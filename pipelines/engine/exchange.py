@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from pipelines.engine.merge import DROPPED, LAST, MERGED, ROW_STATE, STORED, STREAM_TIME
-from pipelines.engine.record_order import Ordered, RecordOrder
+from pipelines.engine.record_order import NO_TIME, Ordered, RecordOrder
 from pipelines.engine.statecodec import StateCodec
 from statestore.batches import Order
 from statestore.client import Reading, StoreClient, Writing
@@ -79,14 +79,37 @@ def reader(exchange: Exchange, parts: list[str], types: list[pa.DataType]) -> Ar
                 states, token = reading.states(_live_keys(batch, live))
                 times, columns = codec.decode(_spread(states, live))
                 token_column = pa.repeat(pa.scalar(token, pa.int64()), batch.num_rows)
-                yield pa.RecordBatch.from_arrays(
-                    [*batch.columns, token_column, times, *columns],
-                    names=[*batch.schema.names, "__token", "__old_time", *(f"{STORED}{part}" for part in parts)],
-                )
+                yield _with_states(batch, [token_column, times, *columns], parts)
             if reading is not None:
                 reading.close()
 
     return read
+
+
+def without_states(parts: list[str], types: list[pa.DataType]) -> ArrowFunction:
+    """READ where no key has a state. It gives nothing for dead letters."""
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for live in _live(batches):
+            yield _with_states(
+                live, [pa.nulls(live.num_rows, kind) for kind in (pa.int64(), pa.int64(), *types)], parts
+            )
+
+    return read
+
+
+def _with_states(batch: pa.RecordBatch, states: list[pa.Array], parts: list[str]) -> pa.RecordBatch:
+    """The rows with what READ adds: token, time and parts."""
+    names = [*batch.schema.names, "__token", "__old_time", *(f"{STORED}{part}" for part in parts)]
+    return pa.RecordBatch.from_arrays([*batch.columns, *states], names=names)
+
+
+def _live(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows that are no dead letters, without empty batches."""
+    for batch in batches:
+        live = batch.filter(batch.column("__dead").is_null())
+        if live.num_rows:
+            yield live
 
 
 def _live_keys(batch: pa.RecordBatch, live: pa.BooleanArray) -> pa.Array:
@@ -129,6 +152,18 @@ def ordered(exchange: Exchange, order: RecordOrder) -> ArrowFunction:
             found = order.rows(pa.Table.from_batches(taken), states, reading.stream_time_ms)
             reading.close()
         yield from ordered_columns(found, token)
+
+    return read
+
+
+def ordered_without_states(order: RecordOrder) -> ArrowFunction:
+    """READ in record order where no key has a state and the task has seen no time. It gives nothing for dead letters."""
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        taken = list(_live(batches))
+        if taken:
+            found = order.rows(pa.Table.from_batches(taken), lambda keys: pa.nulls(len(keys), pa.binary()), NO_TIME)
+            yield from ordered_columns(found, token=0)
 
     return read
 

@@ -66,7 +66,7 @@ def cause_of(error: BaseException) -> str:
     if isinstance(error, RollforwardError):
         return str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith("statestore.errors.") or "RAISE_ERROR" in line.upper()]
+    telling = [line for line in lines if line.startswith("statestore.") or "RAISE_ERROR" in line.upper()]
     return (telling or lines or [type(error).__name__])[-1 if telling else 0][:500]
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, Row
 
 from pipelines.engine.decode import Count, Reasons
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange
+from pipelines.engine.input import Input
 from pipelines.plan import Query
 
 
@@ -47,9 +48,9 @@ class Counts:
     read_bytes: Accumulator[int]
 
     @classmethod
-    def of(cls, records: DataFrame) -> Counts:
+    def of(cls, records: Input) -> Counts:
         """New ones, for a job over these records."""
-        context = records.sparkSession.sparkContext
+        context = records.session.sparkContext
         return cls(context.accumulator(0), context.accumulator(0), context.accumulator(0))
 
     def add(self, records: int, bad: int, read_bytes: int) -> None:
@@ -73,7 +74,7 @@ class Job(ABC):
     @abstractmethod
     def frame(
         self,
-        records: DataFrame,
+        records: Input,
         *,
         count: Count,
         read: ArrowFunction,
@@ -87,13 +88,17 @@ class Job(ABC):
     def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
         """READ and WRITE of a batch with the store servers."""
 
-    def run(self, records: DataFrame, exchange: Exchange, refused: Reasons | None = None) -> StagedBatch:
+    @abstractmethod
+    def without_states(self) -> ArrowFunction:
+        """READ where no key has a state and no server is asked. It gives nothing for dead letters."""
+
+    def run(self, records: Input, exchange: Exchange, refused: Reasons | None = None) -> StagedBatch:
         """Stage the batch; `refused` become dead letters. Raises what Spark raises; then nothing may be committed."""
         counts = Counts.of(records)
         read, write = self.exchanged(exchange)
         return counts.staged(self.frame(records, count=counts.add, read=read, write=write, refused=refused).collect())
 
-    def try_out(self, records: DataFrame, exchange: Exchange, refused: Reasons) -> None:
+    def try_out(self, records: Input, exchange: Exchange, refused: Reasons) -> None:
         """Compute everything and stage nothing. Raises what Spark raises."""
         read, _ = self.exchanged(exchange)
         self.frame(records, count=uncounted, read=read, write=drained, refused=refused).collect()

@@ -14,11 +14,12 @@ from pyspark.sql import DataFrame
 from pipelines.engine.batch import plain_columns
 from pipelines.engine.changes import routed
 from pipelines.engine.decode import Count, Decoder, Reasons, decoded_ddl, decoder, with_columns
-from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, ordered, writer
+from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, ordered, ordered_without_states, writer
+from pipelines.engine.input import Input
 from pipelines.engine.job import Job
 from pipelines.engine.merge import DROPPED, ROW, STREAM_TIME, MergeSql
 from pipelines.engine.record_order import RecordOrder
-from pipelines.engine.records import COLUMNS, keys, offsets, partitions
+from pipelines.engine.records import keys, offsets, partitions
 from pipelines.plan import Query
 
 
@@ -30,18 +31,20 @@ class OrderedJob(Job):
         self.order = RecordOrder(query)
         self._sql = MergeSql(query)
 
-    def inputs(self, records: DataFrame, *, count: Count, refused: Reasons | None = None) -> DataFrame:
+    def inputs(self, records: Input, *, count: Count, refused: Reasons | None = None) -> DataFrame:
         """Source records as the columns that `RecordOrder` takes, dead letters among them; not shuffled yet."""
         source = self.query.source
         may_be_dead = () if self.query.changelog else plain_columns(self.query)
-        decode = with_places(decoder(source, may_be_dead, count, refused))
-        ddl = f"{decoded_ddl(source)}, __partition int, __offset bigint, {ROW} binary"
-        decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, ddl)
+        decode = with_places(decoder(source, may_be_dead, count, refused), raw_keys=self.query.changelog)
+        ddl = f"{decoded_ddl(source)}, __partition int, __offset bigint"
+        if self.query.changelog:
+            ddl = f"{ddl}, {ROW} binary"
+        decoded = records.decoded(decode, ddl)
         return self._sql.with_keys(decoded).selectExpr(*self.order.inputs())
 
     def frame(
         self,
-        records: DataFrame,
+        records: Input,
         *,
         count: Count,
         read: ArrowFunction,
@@ -63,7 +66,11 @@ class OrderedJob(Job):
         names = [part.name for part in self._sql.parts]
         return ordered(exchange, self.order), writer(exchange, names, self.order.types)
 
+    def without_states(self) -> ArrowFunction:
+        return ordered_without_states(self.order)
 
-def with_places(decode: Decoder) -> Decoder:
-    """The decoder with each record's partition, offset and raw key behind the row."""
-    return with_columns(decode, {"__partition": partitions, "__offset": offsets, ROW: keys})
+
+def with_places(decode: Decoder, *, raw_keys: bool) -> Decoder:
+    """The decoder with each record's partition and offset behind the row, and where it is asked for the raw key."""
+    extra = {"__partition": partitions, "__offset": offsets}
+    return with_columns(decode, {**extra, ROW: keys} if raw_keys else extra)

@@ -18,9 +18,10 @@ from pyspark.sql.functions import expr
 from pipelines.engine.decode import Count, Decoder, Reasons, decoded_ddl, decoder, with_columns
 from pipelines.engine.encode import value_bytes
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, result
+from pipelines.engine.input import Input
 from pipelines.engine.job import Job, drained
 from pipelines.engine.merge import DEAD, FAILED, key_bytes
-from pipelines.engine.records import COLUMNS, partitions
+from pipelines.engine.records import partitions
 from statestore.client import Writing
 from statestore.errors import InvalidConfig, InvariantBroken
 from statestore.failpoints import reach
@@ -32,7 +33,7 @@ class ProjectionJob(Job):
 
     def frame(
         self,
-        records: DataFrame,
+        records: Input,
         *,
         count: Count,
         read: ArrowFunction,
@@ -44,7 +45,7 @@ class ProjectionJob(Job):
         source = self.query.source
         decode = with_partition(decoder(source, (), count, refused))
         ddl = f"{decoded_ddl(source)}, __partition int"
-        decoded = records.selectExpr(*COLUMNS).mapInArrow(decode, ddl)
+        decoded = records.decoded(decode, ddl)
         return self.project(decoded).mapInArrow(write, result_ddl)
 
     def project(self, decoded: DataFrame) -> DataFrame:
@@ -94,6 +95,9 @@ class ProjectionJob(Job):
 
     def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
         return drained, stager(exchange)
+
+    def without_states(self) -> ArrowFunction:
+        return drained
 
     def _emitted(self) -> list[str]:
         """Key, dead letter, task, time and value, which WRITE takes by name."""

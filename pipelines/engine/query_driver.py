@@ -26,10 +26,11 @@ from typing import Any
 import structlog
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pipelines.deploy import DeployedQuery
 from pipelines.engine.exchange import Exchange
+from pipelines.engine.input import Input
 from pipelines.engine.isolate import by_place, cause_of, data_error, find_refused
 from pipelines.engine.job import Job, StagedBatch, TaskResult
 from pipelines.engine.jobs import job_of
@@ -247,7 +248,7 @@ class QueryDriver:
 
         def failure(ranges: tuple[Range, ...]) -> str | None:
             try:
-                self._try_out(query, planned, self._source.frame(self.session, ranges), known)
+                self._try_out(query, planned, self._source.input(self.session, ranges), known)
             except (PySparkException, Py4JJavaError) as error:
                 reason = data_error(error)
                 if reason is None:
@@ -269,11 +270,11 @@ class QueryDriver:
         reach("driver.refused")
         return planned
 
-    def _try_out(self, query: Query, planned: Planned, frame: DataFrame, known: dict[tuple[int, int], str]) -> None:
+    def _try_out(self, query: Query, planned: Planned, read: Input, known: dict[tuple[int, int], str]) -> None:
         if planned.recompute is None:
-            self._job(query, planned).try_out(frame, self._exchange(query, planned), known)
+            self._job(query, planned).try_out(read, self._exchange(query, planned), known)
         else:
-            RecomputeJob(query, period_of(planned.recompute)).try_out(frame, known)
+            RecomputeJob(query, period_of(planned.recompute)).try_out(read, known)
 
     def _job(self, query: Query, planned: Planned) -> Job:
         job = self._jobs.get(planned.plan)
@@ -292,8 +293,8 @@ class QueryDriver:
             # What was planned has been deleted since.
             return StagedBatch(0, 0, ())
         self._log.info("staging", batch=planned.batch)
-        frame = self._source.frame(self.session, planned.ranges)
-        staged = self._job(query, planned).run(frame, self._exchange(query, planned), by_place(planned.refused))
+        read = self._source.input(self.session, planned.ranges)
+        staged = self._job(query, planned).run(read, self._exchange(query, planned), by_place(planned.refused))
         self._log.info("staged", batch=planned.batch, records=staged.records)
         reach("driver.job-done")
         return staged
@@ -307,8 +308,8 @@ class QueryDriver:
             return StagedBatch(0, 0, ())
         self._log.info("computing a period again", batch=planned.batch, request=recompute.request)
         job = RecomputeJob(query, period_of(recompute, dry_run=dry_run))
-        frame = self._source.frame(self.session, recompute.ranges)
-        staged = job.run(frame, self._exchange(query, planned), by_place(planned.refused))
+        read = self._source.input(self.session, recompute.ranges)
+        staged = job.run(read, self._exchange(query, planned), by_place(planned.refused))
         self._compared = staged.compared
         self._log.info("period is computed", batch=planned.batch, **staged.compared.to_json())
         reach("driver.recomputed")

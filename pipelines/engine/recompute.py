@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
-from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, ordered_columns, staged_rows, task_context
+from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, staged_rows, task_context
 from pipelines.engine.exchange import result as result_row
-from pipelines.engine.job import Counts, Job, StagedBatch, uncounted
+from pipelines.engine.input import Input
+from pipelines.engine.job import Counts, Job, StagedBatch, drained, uncounted
 from pipelines.engine.jobs import job_of
-from pipelines.engine.merge import LAST, STORED, state_parts
-from pipelines.engine.record_order import NO_TIME, RecordOrder
+from pipelines.engine.merge import LAST, state_parts
+from pipelines.engine.record_order import RecordOrder
 from pipelines.engine.statecodec import StateCodec
 from pipelines.periods import TimeGroup, require_time_group
 from pipelines.plan import Query
@@ -79,13 +79,13 @@ class RecomputeJob:
         self.group = require_time_group(query)
         self.job: Job = job_of(narrowed(query, self.group, period))
 
-    def run(self, records: DataFrame, exchange: Exchange, refused: dict[tuple[int, int], str]) -> Staged:
+    def run(self, records: Input, exchange: Exchange, refused: dict[tuple[int, int], str]) -> Staged:
         """Stage what differs, or with a dry run only compare. Raises what Spark raises; then nothing may be committed."""
         counts = Counts.of(records)
         frame = self.job.frame(
             records,
             count=counts.add,
-            read=self._read(),
+            read=self.job.without_states(),
             write=self._write(exchange),
             refused=refused,
             result_ddl=COMPARED_DDL.format(result=RESULT_DDL),
@@ -95,16 +95,11 @@ class RecomputeJob:
         sums = {name: sum(row[name] for row in rows) for name in _FIGURES}
         return Staged(replace(staged, bad_records=0), Compared(len(rows), staged.records, **sums))
 
-    def try_out(self, records: DataFrame, refused: dict[tuple[int, int], str]) -> None:
+    def try_out(self, records: Input, refused: dict[tuple[int, int], str]) -> None:
         """Compute everything and stage nothing. Raises what Spark raises."""
-        self.job.frame(records, count=uncounted, read=self._read(), write=_drained, refused=refused).collect()
-
-    def _read(self) -> ArrowFunction:
-        query = self.job.query
-        if query.in_record_order:
-            return _ordered_reader(RecordOrder(query))
-        parts = [part for aggregate in query.aggregates for part in state_parts(aggregate)]
-        return _reader([part.name for part in parts], _types(query))
+        self.job.frame(
+            records, count=uncounted, read=self.job.without_states(), write=drained, refused=refused
+        ).collect()
 
     def _write(self, exchange: Exchange) -> ArrowFunction:
         return _writer(exchange, self.query, self.period)
@@ -128,33 +123,6 @@ def narrowed(query: Query, group: TimeGroup, period: Period) -> Query:
 
 def _types(query: Query) -> list[pa.DataType]:
     return RecordOrder(query).types
-
-
-def _reader(parts: list[str], types: list[pa.DataType]) -> ArrowFunction:
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            live = batch.filter(batch.column("__dead").is_null())
-            if live.num_rows:
-                nothing = [pa.nulls(live.num_rows, kind) for kind in (pa.int64(), pa.int64(), *types)]
-                names = [*live.schema.names, "__token", "__old_time", *(f"{STORED}{part}" for part in parts)]
-                yield pa.RecordBatch.from_arrays([*live.columns, *nothing], names=names)
-
-    return read
-
-
-def _ordered_reader(order: RecordOrder) -> ArrowFunction:
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        taken = [live for batch in batches if (live := batch.filter(batch.column("__dead").is_null())).num_rows]
-        if taken:
-            found = order.rows(pa.Table.from_batches(taken), lambda keys: pa.nulls(len(keys), pa.binary()), NO_TIME)
-            yield from ordered_columns(found, token=0)
-
-    return read
-
-
-def _drained(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for _ in batches:
-        yield from ()
 
 
 def _writer(exchange: Exchange, query: Query, period: Period) -> ArrowFunction:

@@ -1,54 +1,101 @@
-"""A source's records as Spark hands them to Python: few and narrow columns, since handing costs as much as decoding.
+"""What a decoder sees of source records: columns of one run of one partition, wherever the records come from.
 
-The topic is the source's own and not repeated in every row; partition and offset are one number, the record's place:
-
-    bits 48 to 62   partition
-    bits 0 to 47    offset
+A column is made when it is first asked for: most queries never see a key, and offsets matter where order does.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
 import pyarrow as pa
-import pyarrow.compute as pc
 
-_OFFSET_BITS = 48
-COLUMNS = (
-    "key",
-    "value",
-    f"shiftleft(CAST(partition AS BIGINT), {_OFFSET_BITS}) + `offset` AS place",
-    "CAST(unix_millis(timestamp) AS BIGINT) AS time",
-)
-NAMES = ("key", "value", "place", "time")
+from statestore.kafkablocks import Block
 
 
-def keys(records: pa.RecordBatch) -> pa.BinaryArray:
-    """The keys, null where a record has none."""
-    return records.column(0)
+class Records(Protocol):
+    """Records in the order of their offsets. Every array has `len` entries."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def partition(self) -> int:
+        """The source partition of all of them."""
+        ...
+
+    @property
+    def keys(self) -> pa.BinaryArray:
+        """The keys, null where a record has none."""
+        ...
+
+    @property
+    def values(self) -> pa.BinaryArray:
+        """The values, null for tombstones."""
+        ...
+
+    @property
+    def offsets(self) -> pa.Int64Array:
+        """Each record's offset in its partition."""
+        ...
+
+    @property
+    def times(self) -> pa.Int64Array:
+        """Each record's time in ms since the epoch."""
+        ...
 
 
-def values(records: pa.RecordBatch) -> pa.BinaryArray:
-    """The values, null for tombstones."""
-    return records.column(1)
+@dataclass(frozen=True)
+class GivenRecords:
+    """Records of columns that are there: of an archive, or in tests."""
+
+    partition: int
+    keys: pa.BinaryArray
+    values: pa.BinaryArray
+    offsets: pa.Int64Array
+    times: pa.Int64Array
+
+    def __len__(self) -> int:
+        return len(self.offsets)
 
 
-def partitions(records: pa.RecordBatch) -> pa.Int32Array:
-    """Each record's partition."""
-    return pc.shift_right(records.column(2), _OFFSET_BITS).cast(pa.int32())
+class KafkaRecords:
+    """Records of a block that was read from Kafka."""
+
+    def __init__(self, partition: int, block: Block) -> None:
+        self.partition = partition
+        self._block = block
+
+    def __len__(self) -> int:
+        return len(self._block)
+
+    @cached_property
+    def keys(self) -> pa.BinaryArray:
+        return pa.array(self._block.keys, pa.binary())
+
+    @cached_property
+    def values(self) -> pa.BinaryArray:
+        return pa.array(self._block.values, pa.binary())
+
+    @cached_property
+    def offsets(self) -> pa.Int64Array:
+        return pa.array(self._block.offsets, pa.int64())
+
+    @cached_property
+    def times(self) -> pa.Int64Array:
+        return pa.array(self._block.times_ms, pa.int64())
 
 
-def offsets(records: pa.RecordBatch) -> pa.Int64Array:
-    """Each record's offset in its partition."""
-    return pc.bit_wise_and(records.column(2), (1 << _OFFSET_BITS) - 1)
+def partitions(records: Records) -> pa.Int32Array:
+    """The partition once for each record."""
+    return pa.repeat(pa.scalar(records.partition, pa.int32()), len(records))
 
 
-def times(records: pa.RecordBatch) -> pa.Int64Array:
-    """Each record's time in ms since the epoch."""
-    return records.column(3)
+def keys(records: Records) -> pa.BinaryArray:
+    """The keys, as a column function."""
+    return records.keys
 
 
-def record_batch(
-    keys: pa.Array, values: pa.Array, *, partitions: pa.Array, offsets: pa.Array, times: pa.Array
-) -> pa.RecordBatch:
-    """Records as Spark would hand them over, from arrays of the same length."""
-    places = pc.add(pc.shift_left(partitions.cast(pa.int64()), _OFFSET_BITS), offsets)
-    return pa.RecordBatch.from_arrays([keys, values, places, times], names=list(NAMES))
+def offsets(records: Records) -> pa.Int64Array:
+    """The offsets, as a column function."""
+    return records.offsets

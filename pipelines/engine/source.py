@@ -1,4 +1,4 @@
-"""The source topic of one query, read by explicit offsets: what there is, what is gone, and a frame of given ranges.
+"""The source topic of one query, read by explicit offsets: what there is, what is gone, and the input of given ranges.
 
 A batch ends at the last stable offset of each partition, as `read_committed` sees it: no batch waits for a transaction
 of a producer, and none takes a part of one that a single producer writes to a partition.
@@ -8,14 +8,13 @@ Offsets that Kafka has deleted are read from the topic's archive, where there is
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from pipelines.archive import open_archive
-from pipelines.engine.spark import kafka_options
+from pipelines.engine.input import Input, KafkaPart, Part, PartsInTurn
 from pipelines.plan import Query
 from statestore.batches import Planned, Range
 from statestore.config import KafkaConfig, ObjectsConfig
@@ -23,7 +22,7 @@ from statestore.errors import InvalidConfig, Unrecoverable
 from statestore.kafka import Admin, Topic
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = structlog.get_logger()
 
@@ -135,34 +134,23 @@ class SourceTopic:
         """First and end of the offsets that the archive holds, by partition; empty without an archive."""
         return {} if self._archive is None else open_archive(self._archive, self.topic).spans()
 
-    def frame(self, session: SparkSession, ranges: tuple[Range, ...]) -> DataFrame:
+    def input(self, session: SparkSession, ranges: tuple[Range, ...]) -> Input:
         """Exactly the records of `ranges`: from Kafka, and from the archive what it has no more. Nothing is read yet."""
-        read = [r for r in ranges if r.end > r.start]
-        if self._archive is None:
-            return self._kafka_frame(session, read)
+        begins = {} if self._archive is None else self.begins()
+        parts = [self._part(r, begins.get(r.partition, 0)) for r in ranges if r.end > r.start]
+        return Input(session, tuple(parts))
+
+    def _part(self, wanted: Range, begin: int) -> Part:
+        """One range: one task reads a partition, so that its records stay in their order."""
+        if wanted.start >= begin:
+            return KafkaPart(self._kafka, wanted)
+        assert self._archive is not None
         # Imports Parquet's reader, which few queries need.
-        from pipelines.engine.archived import COLUMNS, archived_frame
+        from pipelines.engine.archived import archived_part
 
-        begins = self.begins()
-        gone = [replace(r, end=min(r.end, begins[r.partition])) for r in read if r.start < begins[r.partition]]
-        left = [replace(r, start=max(r.start, begins[r.partition])) for r in read if r.end > begins[r.partition]]
-        if not gone:
-            return self._kafka_frame(session, read)
-        archive = archived_frame(session, self._archive, open_archive(self._archive, self.topic), gone)
-        return archive.unionByName(self._kafka_frame(session, left).select(*COLUMNS)) if left else archive
-
-    def _kafka_frame(self, session: SparkSession, read: list[Range]) -> DataFrame:
-        topic = self._query.source.topic
-        options = kafka_options(self._kafka.bootstrap_servers, topic, self._kafka.client)
-        # Only the partitions that were planned: there may be more by now, and the plan has none of their records.
-        del options["subscribe"]
-        options["assign"] = json.dumps({topic: [r.partition for r in read]})
-        options["startingOffsets"] = json.dumps({topic: {str(r.partition): r.start for r in read}})
-        options["endingOffsets"] = json.dumps({topic: {str(r.partition): r.end for r in read}})
-        # A name of its own lets Spark keep the consumers, and what they have fetched ahead, from batch to batch. They
-        # are given their partitions and commit nothing, so no group of this name comes to exist.
-        options["kafka.group.id"] = f"rollforward-{self._query.name}"
-        return session.read.format("kafka").options(**options).load()
+        gone = replace(wanted, end=min(wanted.end, begin))
+        archived = archived_part(self._archive, open_archive(self._archive, self.topic), gone)
+        return PartsInTurn((archived, KafkaPart(self._kafka, replace(wanted, start=gone.end))))
 
 
 def _holds(held: tuple[int, int] | None, gone: Range) -> bool:

@@ -8,18 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pipelines.engine.java_client import java_settings
 from pipelines.settings import Settings
-
-# Measured settings of the Kafka source; a scan went from 410 to 700 thousand records/s with them.
-KAFKA_SOURCE = {
-    "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
-    "kafka.fetch.max.bytes": str(16 * 1024 * 1024),
-    "kafka.isolation.level": "read_committed",
-    "kafka.allow.auto.create.topics": "false",
-    "failOnDataLoss": "true",
-}
 
 # Planning runs once a batch, decoding and hashing for every record. With the JVM's own thresholds the optimising
 # compiler spends more CPU on planning code at start than the first minutes of work do; ten times higher, a start took
@@ -37,8 +26,6 @@ def _conf(settings: Settings, work: Path) -> dict[str, str]:
         # The default options: `spark_conf` may set other extraJavaOptions without losing these.
         "spark.driver.defaultJavaOptions": f"{JIT} {_shared_classes(settings)} -Dderby.system.home={work}",
         "spark.driver.memory": settings.spark_driver_memory,
-        "spark.driver.extraClassPath": settings.connector_jars,
-        "spark.executor.extraClassPath": settings.connector_jars,
         "spark.driver.host": settings.spark_driver_host,
         "spark.driver.bindAddress": settings.spark_driver_host,
         "spark.ui.enabled": str(settings.spark_ui).lower(),
@@ -50,8 +37,6 @@ def _conf(settings: Settings, work: Path) -> dict[str, str]:
         "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
         # A coalesced shuffle would send a key's rows to another task than the hash says.
         "spark.sql.adaptive.enabled": "false",
-        # Batches are read by the same reader as streams, which is the newer one and reads the wanted columns alone.
-        "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
         "spark.speculation": "false",
         "spark.task.maxFailures": "1",
         "spark.scheduler.mode": "FAIR",
@@ -90,9 +75,3 @@ def start_session(settings: Settings, app: str, work: Path) -> SparkSession:
     for name, value in _conf(settings, work).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
-
-
-def kafka_options(bootstrap_servers: str, topic: str, client: dict[str, str]) -> dict[str, str]:
-    """Options of the Kafka source; the clients' settings of TLS and SASL are passed on in Java's names."""
-    shared = {f"kafka.{name}": value for name, value in java_settings(client).items()}
-    return {**KAFKA_SOURCE, "kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic, **shared}

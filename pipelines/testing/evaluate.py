@@ -19,7 +19,7 @@ from pipelines.engine.merge import MergeSql
 from pipelines.engine.ordered import with_places
 from pipelines.engine.projection import ProjectionJob
 from pipelines.engine.record_order import NO_TIME, RecordOrder
-from pipelines.engine.records import record_batch
+from pipelines.engine.records import GivenRecords
 from pipelines.plan import Query
 from pipelines.testing.records import Window
 from pipelines.testing.topics import Stored, Topic
@@ -43,14 +43,15 @@ def _local(table: pa.Table, spark: SparkSession) -> DataFrame:
 def _decoded(query: Query, topic: Topic) -> pa.Table:
     """The topic's records as rows, all of partition 0 and in one task."""
     stored, count = topic.records, len(topic.records)
-    batch = record_batch(
-        pa.array([record.key for record in stored], pa.binary()),
-        pa.array([record.value for record in stored], pa.binary()),
-        partitions=pa.array([0] * count, pa.int32()),
+    records = GivenRecords(
+        partition=0,
+        keys=pa.array([record.key for record in stored], pa.binary()),
+        values=pa.array([record.value for record in stored], pa.binary()),
         offsets=pa.array(range(count), pa.int64()),
         times=pa.array([record.time_ms for record in stored], pa.int64()),
     )
-    return pa.Table.from_batches(with_places(decoder(query.source, None, uncounted))([batch]))
+    decode = with_places(decoder(query.source, None, uncounted), raw_keys=query.changelog)
+    return pa.Table.from_batches(decode([records]))
 
 
 def _projected(query: Query, frame: DataFrame) -> Iterator[Stored]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.engine.decode import decoder
-from pipelines.engine.records import record_batch
+from pipelines.engine.records import GivenRecords
 from pipelines.plan import Column, Source
 
 SOURCE = Source(
@@ -28,12 +28,12 @@ SOURCE = Source(
 )
 
 
-def records(values: list[bytes | None], keys: list[bytes | None] | None = None) -> pa.RecordBatch:
+def records(values: list[bytes | None], keys: list[bytes | None] | None = None) -> GivenRecords:
     count = len(values)
-    return record_batch(
-        pa.array(keys or [None] * count, pa.binary()),
-        pa.array(values, pa.binary()),
-        partitions=pa.array([3] * count, pa.int32()),
+    return GivenRecords(
+        partition=3,
+        keys=pa.array(keys or [None] * count, pa.binary()),
+        values=pa.array(values, pa.binary()),
         offsets=pa.array(range(count), pa.int64()),
         times=pa.array([5] * count, pa.int64()),
     )

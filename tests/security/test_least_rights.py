@@ -25,9 +25,7 @@ from infra import jars
 from infra.broker import Broker
 from infra.java import find_java
 from ops.access import Access, accesses
-from pipelines.engine.java_client import java_settings
 from pipelines.settings import Settings
-from statestore.errors import InvalidConfig
 from tests.support.feed import SQL, Feed, differences
 
 CANARY = "c4n4ry-Zq7-do-not-print"
@@ -110,7 +108,7 @@ def with_canary(*roots: Path) -> list[Path]:
 
 @pytest.mark.timeout(600)
 def test_the_documented_rights_are_enough_and_no_secret_is_written(
-    guarded: str, connector: Settings, tmp_path: Path
+    guarded: str, machine: Settings, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -120,7 +118,7 @@ def test_the_documented_rights_are_enough_and_no_secret_is_written(
     feed.send(1_000)
     sql = home / "orders.sql"
     sql.write_text(SQL.format(topic="clicks"))
-    run = Commands(home, guarded, connector)
+    run = Commands(home, guarded, machine)
 
     refused = run("deploy", str(sql), "--pipeline", "orders", "--json")
     assert 1 == refused.returncode
@@ -169,33 +167,3 @@ def test_the_documented_rights_are_enough_and_no_secret_is_written(
 
     assert [] == with_canary(home)
     assert not [text for text in run.printed if CANARY in text]
-
-
-def test_settings_of_librdkafka_are_said_in_java() -> None:
-    said = java_settings({**OURS, "sasl.password": 'a"b\\c', "statistics.interval.ms": "5"})
-    assert {"security.protocol", "sasl.mechanism", "sasl.jaas.config"} == set(said)
-    assert said["sasl.jaas.config"].endswith('PlainLoginModule required username="rollforward" password="a\\"b\\\\c";')
-    assert {} == java_settings({"client.id": "x"})
-    with pytest.raises(InvalidConfig):
-        java_settings({"sasl.mechanism": "GSSAPI"})
-
-
-def test_tls_is_said_in_java(tmp_path: Path) -> None:
-    for name in ("cert", "key"):
-        (tmp_path / name).write_text(f"a {name}")
-    said = java_settings(
-        {
-            "security.protocol": "SSL",
-            "ssl.ca.location": "/ca.pem",
-            "ssl.certificate.location": str(tmp_path / "cert"),
-            "ssl.key.location": str(tmp_path / "key"),
-            "ssl.endpoint.identification.algorithm": "none",
-        }
-    )
-    assert ("PEM", "/ca.pem") == (said["ssl.truststore.type"], said["ssl.truststore.location"])
-    assert ("PEM", "a cert", "a key") == (
-        said["ssl.keystore.type"],
-        said["ssl.keystore.certificate.chain"],
-        said["ssl.keystore.key"],
-    )
-    assert "" == said["ssl.endpoint.identification.algorithm"]

@@ -24,7 +24,7 @@ from tests.benchmarks.workloads import Workload
 
 @dataclass(frozen=True)
 class Broker:
-    """What every run shares: the broker, Java and the connector's jars (`found`), and settings of the run.
+    """What every run shares: the broker and Java (`found`), and settings of the run.
 
     `batch` bounds a batch in records where a system has such a bound.
     """

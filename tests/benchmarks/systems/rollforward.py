@@ -42,7 +42,6 @@ class Rollforward(System):
             self.folder,
             self.broker.bootstrap,
             java_home=found.java_home,
-            connector_jars=found.connector_jars,
             class_archive=found.class_archive,
             max_records_per_batch=self.broker.batch,
             batch_interval_s=self.broker.interval_s,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import ClassVar
 
+from infra.jars import resolve
+from infra.java import find_java
 from tests.benchmarks.systems.base import NotPossible, System
 
 PROGRAM = Path(__file__).parents[1] / "peers" / "spark_app.py"
@@ -32,11 +35,14 @@ class Spark(System):
     def prepare(self) -> None:
         if self.kind == "python" and self.workload.peer != "key-totals":
             raise NotPossible("its program has the key-totals only")
+        # Spark's Kafka connector: nothing of ours needs it.
+        jars = resolve("connector", find_java(self.broker.cache), cache=self.broker.cache)
+        self._connector = os.pathsep.join(map(str, jars))
         self.create_outputs()
 
     def start(self) -> None:
         environment = {
-            "CONNECTOR_JARS": self.broker.found.connector_jars,
+            "CONNECTOR_JARS": self._connector,
             "PYSPARK_PYTHON": sys.executable,
             "JAVA_HOME": str(self.broker.found.java_home),
             "SPARK_LOCAL_IP": "127.0.0.1",

@@ -1,0 +1,91 @@
+"""A batch's input is read in the workers, and every row reaches the task that its key names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines.engine.exchange import ArrowFunction, task_context
+from pipelines.engine.input import GivenPart, Input, Part, PartsInTurn
+from pipelines.engine.job import uncounted
+from pipelines.engine.jobs import job_of
+from pipelines.engine.records import GivenRecords
+from pipelines.engine.spark import start_session
+from pipelines.settings import Settings
+from pipelines.sql import parse_pipeline
+from statestore.partitioner import murmur3
+
+TASKS = 3
+SQL = """
+CREATE STREAM s (k STRING, n BIGINT) WITH (kafka_topic='s', value_format='json');
+CREATE TABLE t {options} AS SELECT k, COUNT(*) AS c FROM s GROUP BY k EMIT CHANGES;
+"""
+RESULT = "task int, key binary, value binary"
+
+
+@pytest.fixture(scope="module")
+def spark(machine: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = start_session(machine, "input", tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+def part(keys: range, *, start: int = 0) -> GivenPart:
+    values = [b'{"k":"%d","n":1}' % key for key in keys]
+    offsets = pa.array(range(start, start + len(values)), pa.int64())
+    times = pa.array([5] * len(values), pa.int64())
+    return GivenPart((GivenRecords(0, pa.nulls(len(values), pa.binary()), pa.array(values), offsets, times),))
+
+
+def placed() -> ArrowFunction:
+    """WRITE that tells where each row has come to."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            task = pa.repeat(pa.scalar(task_context().partitionId(), pa.int32()), batch.num_rows)
+            columns = [task, *(batch.column(name).cast(pa.binary()) for name in ("__key", "__value"))]
+            yield pa.RecordBatch.from_arrays(columns, names=["task", "key", "value"])
+
+    return write
+
+
+def results(spark: SparkSession, options: str, *parts: Part) -> list[tuple[int, bytes, bytes]]:
+    job = job_of(parse_pipeline(SQL.format(options=options), pipeline="p", default_tasks=TASKS).queries[0])
+    read = Input(spark, parts)
+    frame = job.frame(read, count=uncounted, read=job.without_states(), write=placed(), result_ddl=RESULT)
+    return [(row.task, bytes(row.key), bytes(row.value)) for row in frame.collect()]
+
+
+@pytest.mark.parametrize("options", ["", "WITH (emit='every-record')"])
+def test_rows_of_a_single_partition_reach_the_tasks_of_their_keys(spark: SparkSession, options: str) -> None:
+    found = results(spark, options, part(range(50)))
+    assert 50 == len(found)
+    hashes = murmur3(pa.array([key for _, key, _ in found]))
+    assert [int(hashed) % TASKS for hashed in hashes] == [task for task, _, _ in found]
+    assert {0, 1, 2} == {task for task, _, _ in found}
+
+
+def test_parts_count_together_and_one_after_the_other(spark: SparkSession) -> None:
+    in_turn = PartsInTurn((part(range(10)), part(range(5), start=10)))
+    found = results(spark, "", in_turn, part(range(3)))
+    expected = {b"%d" % key: b'{"C":%d}' % (1 + (key < 5) + (key < 3)) for key in range(10)}
+    assert expected == {key: value for _, key, value in found}
+
+
+def test_an_input_without_parts_is_empty(spark: SparkSession) -> None:
+    assert [] == results(spark, "")
+
+
+def test_arrow_works_without_pandas_and_pandas_can_be_imported_all_the_same() -> None:
+    program = (
+        "import sys; from statestore.no_pandas import keep_pandas_out; keep_pandas_out()\n"
+        "import pyarrow as pa; assert [1] == pa.array([1]).to_pylist(); assert 'pandas' not in sys.modules\n"
+        "import pandas; print(pandas.DataFrame({'a': [1]}).shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert "(1, 1)\n" == done.stdout
