@@ -8,7 +8,7 @@ import typer
 
 from ops.cli.context import settings_of_here
 from ops.cli.options import Json
-from ops.cli.output import answer, out, say
+from ops.cli.output import answer, counted, out, say
 
 _SIGNS = {"ok": "[green]ok[/]     ", "warning": "[yellow]warning[/]", "error": "[red]error[/]  "}
 
@@ -43,6 +43,7 @@ def doctor(
     if json:
         answer({"healthy": bad == 0, "findings": findings})
     else:
-        say(f"\n{levels.count('error')} errors, {levels.count('warning')} warnings, {levels.count('ok')} are well")
+        counts = [counted(levels.count(level), level) for level in ("error", "warning")]
+        say(f"\n{', '.join(counts)}, {levels.count('ok')} well")
     if bad:
         raise typer.Exit(1)

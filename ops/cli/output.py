@@ -35,6 +35,11 @@ def say(text: str = "") -> None:
     print(text, flush=True)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 error`, `2 errors`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def answer(value: Any) -> None:
     """One JSON value on a line of stdout."""
     print(json.dumps(value, ensure_ascii=False), flush=True)

@@ -82,7 +82,7 @@ def _queries(queries: Sequence[QueryLine]) -> Table:
     from rich.table import Table
 
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for header in ("query", "batch", "records/s", "batch s", "lag", "ago", "keys", "store", "state", "snapshot"):
+    for header in ("query", "batch", "records/s", "batch s", "lag", "ago", "≈ keys", "store", "state", "snapshot"):
         grid.add_column(header, justify="left" if header in ("query", "state") else "right")
     for query in queries:
         keys, size = sum(task.keys for task in query.tasks), sum(task.bytes for task in query.tasks)

@@ -133,7 +133,8 @@ def _ended(instance: dg.DagsterInstance, incidents: Incidents, incident: Mapping
     if record is None:
         incidents.finish(incident["id"], "its run was deleted")
     elif record.dagster_run.is_finished:
-        began, ended = record.start_time or 0.0, record.end_time or time.time()
+        # One that failed before its process had begun has no start.
+        began, ended = record.start_time or record.create_timestamp.timestamp(), record.end_time or time.time()
         word = "failed" if record.dagster_run.status in _TROUBLE else "succeeded"
         incidents.finish(incident["id"], f"run {word} after {ended - began:.1f} s")
 

@@ -121,13 +121,21 @@ def summary(
     lines = [
         f"- what happened: {reason or findings.status.needs_recovery or 'a person asked'}",
         f"- what was found: {findings.status.state}, last heartbeat {findings.status.heartbeat_age_s} s before",
-        f"- what was done: {len(findings.remains)} left processes ended, a new driver started; "
-        + (", ".join(f"{count} tasks {way}" for way, count in sorted(ways.items())) or "no task had to be opened"),
+        f"- what was done: {_ended(len(findings.remains))}a new driver started; "
+        + (", ".join(_recovered(way, count) for way, count in sorted(ways.items())) or "no task had to be opened"),
         f"- how long it took: running after {seconds} s, the slowest task {slowest} s; {committed}",
         f"- what it cost: {sum(int(plan.get('records', 0)) for plan in plans)} changelog records replayed; no record "
         "lost or doubled, which the protocol sees to",
     ]
     return "\n".join(lines)
+
+
+def _ended(left: int) -> str:
+    return f"processes that the dead driver had left ended ({left}), " if left else ""
+
+
+def _recovered(way: str, count: int) -> str:
+    return f"{count} tasks stood where they should" if way == "nothing" else f"{count} tasks by {way}"
 
 
 def query_of(plan: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         admin = None
     with closing(Registry(settings.metastore)) as registry:
         deployed = registry.pipeline_names()
-        yield ok("metastore", f"{len(deployed)} pipelines are deployed")
+        yield ok("metastore", f"pipelines that are deployed: {len(deployed)}")
         yield from clock(registry, deployed)
         for name in deployed:
             yield _pipeline(registry, name)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import dagster as dg
 import pytest
+from dagster import DagsterRun
 
 from ops.alerts.alert import Alert, from_api, from_webhook
 from ops.alerts.incidents import QUIET_S, Incidents
 from ops.alerts.routes import RECOVER, ROUTES, Route
+from ops.dagster.alerts import alerts
 from pipelines.database import open_database
 from statestore.errors import InvalidInput
 
@@ -142,3 +146,21 @@ def test_what_is_not_from_alertmanager_is_refused() -> None:
             from_api(wrong)
     with pytest.raises(InvalidInput):
         from_webhook({"version": "4"})
+
+
+def test_a_run_that_failed_before_its_process_began_took_as_long_as_it_existed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROLLFORWARD_HOME", str(tmp_path))
+    incidents = Incidents(open_database(f"sqlite:///{tmp_path / 'metastore.db'}"), ROUTES)
+    incidents.take_in([STALLED], complete=True)
+    run = DagsterRun(RECOVER, run_id=str(uuid.uuid4()))
+    with dg.instance_for_test() as instance:
+        instance.add_run(run)
+        instance.report_run_failed(run)
+        incidents.link(incidents.newest()[0]["id"], run_id=run.run_id, url="")
+        alerts(dg.build_sensor_context(instance=instance))
+    outcome = incidents.newest()[0]["outcome"]
+    assert outcome.startswith("run failed after ")
+    assert float(outcome.split()[3]) < 3600

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,15 +23,19 @@ from pipelines.plan import plan_hash
 from pipelines.rewind import rewrite_of
 from pipelines.settings import Settings
 from statestore.batches import Planned
-from statestore.errors import InvalidInput
+from statestore.client import StoreClient
+from statestore.errors import InvalidInput, RollforwardError
 from statestore.failpoints import arm, is_armed
-from statestore.store import Entry
+from statestore.store import Entry, Isolation
 from tests.backfill.visits import DAY_MS, DAYS, FIRST_MS, HOUR_MS, SQL, Visits, await_shown, stored
 from tests.support.pipeline import PipelineUnderTest
 
+COMMITTED = Isolation.READ_COMMITTED.value
 ALL = (FIRST_MS, FIRST_MS + DAYS * DAY_MS)
 # What a killed driver can leave: nothing, a plan, a part that is committed, all of it without its end.
 POINTS = ("driver.before-plan", "driver.recomputed", "driver.some-committed", "driver.before-done-commit")
+# Four starts of Spark on a busy machine.
+ANSWER_S = 900
 # Every one costs a start of Spark.
 SHORT = ("driver.recomputed", "driver.some-committed")
 
@@ -63,14 +69,16 @@ def compute(
         try:
             bounds = {"from_ms": period[0], "to_ms": period[1]}
             answers.append(
-                backfill(pipeline.registry, pipeline.name, deployed.query, **bounds, dry_run=dry_run, timeout_s=200)
+                backfill(
+                    pipeline.registry, pipeline.name, deployed.query, **bounds, dry_run=dry_run, timeout_s=ANSWER_S
+                )
             )
         except BaseException as error:
             answers.append(error)
 
     asking = threading.Thread(target=ask)
     asking.start()
-    pipeline.await_("answer", lambda: not asking.is_alive())
+    pipeline.await_("answer", lambda: not asking.is_alive(), timeout_s=ANSWER_S + 20)
     if isinstance(answers[0], BaseException):
         raise answers[0]
     return answers[0]
@@ -98,7 +106,55 @@ def spoil(pipeline: PipelineUnderTest, table: str) -> int:
     return len(wrong)
 
 
-@pytest.mark.timeout(900)
+def look(pipeline: PipelineUnderTest, table: str) -> Iterator[tuple[str, dict[bytes, bytes]]]:
+    """The committed content of every task of a table, of the store servers that answer."""
+    row = pipeline.registry.driver(pipeline.name)
+    for server in [] if row is None else row.servers:
+        for task in server["tasks"]:
+            with suppress(RollforwardError):
+                if task.startswith(f"{table}-"):
+                    with StoreClient(server["socket"], timeout_s=10) as client:
+                        chunks = [chunk.to_pydict() for chunk in client.entries(task, isolation=COMMITTED)]
+                    columns = [[*chunk.values()] for chunk in chunks]
+                    yield (
+                        task,
+                        {key: state for keys, states in columns for key, state in zip(keys, states, strict=True)},
+                    )
+
+
+@contextmanager
+def watching(pipeline: PipelineUnderTest, table: str) -> Iterator[dict[str, list[dict[bytes, bytes]]]]:
+    """The versions that each task shows one after the other, from before the block to its end."""
+    seen: dict[str, list[dict[bytes, bytes]]] = defaultdict(list)
+    ended, errors = threading.Event(), []
+
+    def note() -> None:
+        for task, version in look(pipeline, table):
+            if seen[task][-1:] != [version]:
+                seen[task].append(version)
+
+    def watch() -> None:
+        try:
+            while not ended.wait(0.05):
+                note()
+        except BaseException as error:
+            errors.append(error)
+
+    note()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        watcher.join()
+    assert [] == errors
+    # After the end nobody dies any more: what stands now is seen as well.
+    pipeline.await_running()
+    note()
+
+
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("killed_at", [SHORT, pytest.param(POINTS, marks=pytest.mark.slow)])
 def test_a_period_is_computed_again_between_live_batches(
     pipeline: PipelineUnderTest,
@@ -180,10 +236,13 @@ def test_a_period_is_computed_again_between_live_batches(
     assert (tasks, tasks, tasks) == tuple(dry.figures[name] for name in ("changed", "added", "removed"))
     for point in killed_at:
         arm(points, point)
-    compute(pipeline, "daily")
+    with watching(pipeline, "daily") as seen:
+        compute(pipeline, "daily")
     assert [] == [point for point in killed_at if is_armed(points, point)]
     pipeline.await_running()
     assert right == stored(pipeline, "daily")
+    # Whoever looked at a task, at whatever moment, saw all of the old or all of the new, and never the old again.
+    assert {f"daily-{task}": 2 for task in range(tasks)} == {task: len(versions) for task, versions in seen.items()}
     visits.send(60, late=True)
     caught_up(pipeline, visits)
     right = visits.daily()

@@ -65,8 +65,13 @@ class Input(threading.Thread):
         assert self.error is None, self.error
 
 
+def print_now(line: str) -> None:
+    """A line that is seen when it is said, also in a file."""
+    print(line, flush=True)
+
+
 def live(
-    home: Path, *, seed: int, minutes: float, faults: Sequence[Fault] = FAULTS, say: Callable[[str], None] = print
+    home: Path, *, seed: int, minutes: float, faults: Sequence[Fault] = FAULTS, say: Callable[[str], None] = print_now
 ) -> dict[str, Any]:
     """Live one day in `home`; gives the report. Raises AssertionError where the pipeline does not come back or is wrong."""
     dice = random.Random(seed)

@@ -193,7 +193,7 @@ def test_the_summary_says_what_was_found_done_and_how_long_it_took(world: World)
     for expected in (
         f"what happened: driver {pid} died",
         "what was found: dead",
-        "1 tasks full replay, 1 tasks nothing",
+        "1 tasks by full replay, 1 tasks stood where they should",
         "running after 9.5 s, the slowest task 2.5 s; first new committed batch after 12.25 s",
         "70 changelog records replayed",
     ):

@@ -67,4 +67,4 @@ def test_without_kafka_the_rest_is_examined_all_the_same(tmp_path: Path, monkeyp
     done = CliRunner().invoke(app, ["doctor"])
     assert 1 == done.exit_code
     assert "kafka does not answer" in done.stdout and "fix: check that the broker runs" in done.stdout
-    assert "disk of the stores" in done.stdout and "0 pipelines are deployed" in done.stdout
+    assert "disk of the stores" in done.stdout and "pipelines that are deployed: 0" in done.stdout
