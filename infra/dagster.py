@@ -52,6 +52,10 @@ INHERITED = (
     "SSL_CERT_FILE",
     "PYTHONPATH",
     "VIRTUAL_ENV",
+    # What traces are sent with, which their library reads by itself.
+    "OTEL_EXPORTER_OTLP_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_RESOURCE_ATTRIBUTES",
 )
 
 
