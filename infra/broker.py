@@ -23,7 +23,7 @@ from infra.files import write_atomic
 from infra.java import JavaHome
 from infra.process import ProcessRecord, ProcessSpec
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 PROBE_TIMEOUT_S = 1.0
 FORMAT_TIMEOUT_S = 60
 STOP_GRACE_S = 20.0
@@ -99,7 +99,7 @@ class Broker:
 
         `port` is the one to listen on; by default the folder's own of last time if it is free, else a free one. Raises
         PortInUse for a given port that is taken, StartFailed with the log's end when the broker ends or does not answer
-        within a minute.
+        within two minutes.
         """
         process.stop(self.record, grace_s=STOP_GRACE_S)
         client = ports.choose(port, self.port, component="kafka")

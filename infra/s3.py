@@ -24,7 +24,7 @@ from infra.java import JavaHome
 from infra.process import ProcessRecord, ProcessSpec
 
 BUCKET = "rollforward"
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 PROBE_TIMEOUT_S = 1.0
 STOP_GRACE_S = 5.0
 # A signed put of one piece is held in memory as a whole; clients send large objects in parts of 8 to 16 MB.
@@ -56,7 +56,7 @@ class S3Server:
 
         `port` is the one to listen on; by default the folder's own of last time if it is free, else a free one. Raises
         PortInUse for a given port that is taken, StartFailed with the log's end when the server ends or does not answer
-        within a minute.
+        within two minutes.
         """
         process.stop(self.record, grace_s=STOP_GRACE_S)
         chosen = ports.choose(port, self.port, component="s3")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -21,16 +19,10 @@ from tests.backfill.archiving import archive, cli, require_kafka_s, start_cli
 from tests.backfill.visits import SQL, Visits
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.s3 import S3ProxyServer
+from tests.support.waiting import await_
 
 # Of every partition.
 RECORDS, FILES = 800, 40
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.mark.timeout(900)
@@ -54,7 +46,7 @@ def test_every_record_is_archived_once_whatever_kills_archiver_and_server(
     # The server is away before a put: the archiver ends and says so.
     arm(points, "archive.before-put", passes=1, with_signal="SIGSTOP")
     archiver = start_cli(settings, "archive", topic, points=points)
-    wait_until(lambda: psutil.Process(archiver.pid).status() == psutil.STATUS_STOPPED)
+    await_("archiver stops", lambda: psutil.Process(archiver.pid).status() == psutil.STATUS_STOPPED)
     s3.kill()
     os.kill(archiver.pid, signal.SIGCONT)
     out, told = archiver.communicate(timeout=240)
@@ -66,7 +58,7 @@ def test_every_record_is_archived_once_whatever_kills_archiver_and_server(
     for _ in range(2):
         goal = min(files() + 8, 2 * FILES)
         archiver = start_cli(settings, "archive", topic)
-        wait_until(lambda goal=goal: files() >= goal)
+        await_("files are put", lambda goal=goal: files() >= goal)
         s3.kill()
         s3.start()
         archiver.communicate(timeout=240)
