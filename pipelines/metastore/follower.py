@@ -89,11 +89,13 @@ class Follower:
         """What follows what is applied, with `again` from the newest applied command on."""
         at, back = position.next_offset, _LAST_OFFSETS
         records: list[Record] = []
-        while again and position.head.hash and at > start and not records:
+        if not again or not position.head.hash or at <= start:
+            return self._log.read(at, end)
+        while at > start and not (records and records[0].offset < position.next_offset):
             # Behind the command there may be any number of transactions that failed.
             at, back = max(start, position.next_offset - back), back * 8
             records = self._log.read(at, max(end, position.next_offset))
-        return records or self._log.read(at, end)
+        return records
 
     def applied(self, written: Sequence[Record], position: Position) -> Fault | None:
         """Apply what this process has written at this position and committed: nobody can have written in between."""

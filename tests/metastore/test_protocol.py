@@ -214,3 +214,24 @@ def test_a_command_that_could_not_be_applied_is_not_written(
     with pytest.raises(InvariantBroken, match="no such does not exist"):
         metastore.execute(start_pipeline(unique))
     assert 1 == len(metastore.log.read(*metastore.log.bounds()))
+
+
+def test_the_newest_command_is_found_behind_any_number_of_transactions_that_failed(
+    opened: Open, tmp_path: Path, unique: str
+) -> None:
+    here, there = opened(), opened(f"sqlite:///{tmp_path / 'other.db'}")
+    here.execute(script(unique))
+    for _ in range(3):
+        producer = here.log.producer()
+        producer.init()
+        producer.begin()
+        here.log.produce(producer, b"never committed", "k", lambda _: None)
+        producer.flush()
+        producer.abort()
+    # Fences, so all of them have ended; nothing is read but their ends.
+    assert here.outcome("none") is None
+    assert 1 == there.execute(start_pipeline(unique)).sequence
+    # One new command, and the newest applied one far before it.
+    assert 2 == here.execute(stop_pipeline(unique)).sequence
+    assert 3 == here.execute(start_pipeline(unique)).sequence
+    assert 4 == there.execute(stop_pipeline(unique)).sequence
