@@ -73,11 +73,19 @@ class Client:
 
     def __init__(self, server: Server, name: str, seed: int, topic: str) -> None:
         self.told: list[Told] = []
+        self.last = ""
         self._server, self._name, self._topic = server, name, topic
         self._choose = random.Random(f"{seed} {name}")
         self._ended = threading.Event()
         self._thread = ThreadPoolExecutor(1)
         self._running: Future[None] = self._thread.submit(self._run)
+
+    def await_more(self) -> None:
+        """Another statement is answered. Raises what has ended the client, if something has."""
+        before = len(self.told)
+        await_("an answer", lambda: len(self.told) > before or self._running.done(), ANSWER_S, tail=self._server.tail)
+        if self._running.done():
+            self._running.result()
 
     def end(self) -> list[Told]:
         """Let the open statement be answered; gives what was told of each."""
@@ -96,14 +104,16 @@ class Client:
     def _answered(self, text: str, key: str) -> requests.Response:
         """The answer, from whichever process the server is by then."""
 
-        def answer() -> requests.Response | None:
+        def answers() -> list[requests.Response]:
             try:
                 found = self._server.post(text, key=key)
             except requests.ConnectionError:
-                return None
-            return None if found.status_code == 503 else found
+                return []
+            self.last = found.text
+            # In a list, since an answer that refuses is false.
+            return [] if found.status_code == 503 else [found]
 
-        return await_("an answer", answer, ANSWER_S)  # type: ignore[return-value]
+        return await_("an answer", answers, ANSWER_S, tail=lambda: f"{self.last}\n{self._server.tail()}")[0]
 
 
 @pytest.mark.timeout(3600)
@@ -118,8 +128,8 @@ def test_two_servers_killed_at_random_moments_have_each_statement_once_or_not_at
     clients = [Client(server, name, seed, topic) for server, name in zip(servers, "ab", strict=True)]
     for _ in range(kills):
         number = choose.randrange(2)
-        server, answered = servers[number], len(clients[number].told)
-        await_("a statement is answered", lambda client=clients[number], n=answered: len(client.told) > n)
+        server = servers[number]
+        clients[number].await_more()
         # The moment is what is random here.
         time.sleep(choose.uniform(0, 1))
         server.kill()
