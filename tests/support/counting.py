@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -134,15 +135,20 @@ class Input:
         admin = Admin(KafkaConfig(self.bootstrap))
         for suffix in ("in", "out"):
             admin.create(f"{self.application}-{suffix}", partitions=1, settings={"retention.ms": "-1"})
+        self._first_ms = int(time.time()) * 1_000
         self._producer = ck.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "acks": "all"})
 
     def send(self, count: int, *, keys: int = 7) -> None:
-        """So many records more, over `keys` keys in turn, half a second of event time apart."""
+        """So many records more, over `keys` keys in turn, half a second of event time apart.
+
+        The first is of now: a windowed changelog is Kafka Streams', from which the broker deletes what is past retention
+        by its own clock.
+        """
         for _ in range(count):
             number = self.sent.total()
             key = f"k{number % keys}"
             self.sent[key] += 1
-            self._producer.produce(f"{self.application}-in", b"", key, 0, None, None, 1_700_000_000_000 + 500 * number)
+            self._producer.produce(f"{self.application}-in", b"", key, 0, None, None, self._first_ms + 500 * number)
         assert self._producer.flush(60) == 0
 
     def outputs(self) -> dict[str, list[int]]:
