@@ -11,6 +11,7 @@ import pytest
 from statestore.config import KafkaConfig
 from statestore.errors import Unavailable
 from statestore.kafka import Admin, GroupOffsets, OffsetsGone, Reader, TransactionalProducer
+from tests.support.waiting import await_
 
 
 class Once:
@@ -56,6 +57,9 @@ def topic(config: KafkaConfig, unique: str) -> str:
         producer.flush()
         producer.commit()
     producer.close()
+    reader = Reader(config)
+    # The broker writes the mark of a transaction's end after it has answered the commit.
+    await_("the last transaction has ended", lambda: reader.stable_end(unique, 0) == 2 * 10)
     return unique
 
 
