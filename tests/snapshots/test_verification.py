@@ -31,6 +31,16 @@ def by_digest(world: TaskWorld) -> Verified | None:
         database.close()
 
 
+def with_error(world: TaskWorld, change: tuple[bytes, bytes | None]) -> None:
+    """Commit a hundred keys, then change the closed store as a defect would."""
+    world.open()
+    world.commit(some(100))
+    world.close()
+    database = TaskDatabase(world.spec.folder, ["s"], ROCKS)
+    database.database.write({"s": [change]})
+    database.close()
+
+
 def some(count: int) -> dict[bytes, bytes]:
     return {b"key-%04d" % number: b"%d" % number for number in range(count)}
 
@@ -50,12 +60,7 @@ def test_an_equal_store_is_equal_beside_its_running_task(world: TaskWorld, tmp_p
     [("another value", (b"key-0007", b"wrong")), ("missing", (b"key-0007", None)), ("unexpected", (b"nobody", b"x"))],
 )
 def test_a_difference_is_named(world: TaskWorld, kind: str, change: tuple[bytes, bytes | None], tmp_path: Path) -> None:
-    world.open()
-    world.commit(some(100))
-    world.close()
-    database = TaskDatabase(world.spec.folder, ["s"], ROCKS)
-    database.database.write({"s": [change]})
-    database.close()
+    with_error(world, change)
     found = verified(world, tmp_path)
     assert [(change[0].hex(), kind)] == [(m.key, m.kind) for m in found.mismatches]
     assert found.store_digest != found.other_digest
@@ -138,12 +143,7 @@ def test_a_digest_outlives_owners_disks_and_rewrites(world: TaskWorld, tmp_path:
 
 @pytest.mark.parametrize("change", [(b"key-0007", b"wrong"), (b"key-0007", None), (b"nobody", b"x")])
 def test_a_digest_tells_any_difference(world: TaskWorld, change: tuple[bytes, bytes | None]) -> None:
-    world.open()
-    world.commit(some(100))
-    world.close()
-    database = TaskDatabase(world.spec.folder, ["s"], ROCKS)
-    database.database.write({"s": [change]})
-    database.close()
+    with_error(world, change)
     found = by_digest(world)
     assert found is not None
     assert found.differs
