@@ -47,6 +47,9 @@ class StoreIterator(Iterator[tuple[K, V]], Generic[K, V]):
         return self
 
     def __next__(self) -> tuple[K, V]:
+        entries = self._entries
+        if self._ahead is None and entries is not None and self._is_open():
+            return next(entries)
         entry = self._look()
         if entry is None:
             raise StopIteration

@@ -13,9 +13,10 @@ exclude each other. Reading needs no lock: whoever holds a family or an iterator
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice, takewhile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from threading import Lock, RLock
 from typing import cast
@@ -33,6 +34,9 @@ from statestore.spaces.base import Base, ChangeColumns, Changes
 from statestore.store import Entry
 
 _CHUNK = 1000
+# Of a scan the first piece, and how much larger each next one is.
+_FIRST = 16
+_GROWTH = 4
 _SPACES = b"spaces"
 # RocksDB leaves files alone whose names are none of its own.
 _LOADING = "loading"
@@ -81,17 +85,31 @@ def rocks_options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
 
 
 def _cut(
-    entries: Iterator[Entry], lower: bytes | None, upper: bytes | None, *, upper_inclusive: bool, reverse: bool
+    pieces: Iterable[list[Entry]], lower: bytes | None, upper: bytes | None, *, upper_inclusive: bool, reverse: bool
 ) -> Iterator[Entry]:
     """End an iteration that began at its first bound at the other one.
 
     Bounds are kept here: the binding's lower bound sets the upper one, and it does not keep either alive.
     """
-    if upper is not None and not upper_inclusive:
-        entries = (entry for entry in entries if entry[0] != upper)
+    beyond = _beyond(lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
+    for entries in pieces:
+        if reverse and not upper_inclusive and entries[0][0] == upper:
+            del entries[0]
+        if beyond is not None and entries and beyond(entries[-1]):
+            yield from entries[: bisect_left(entries, True, key=beyond)]
+            return
+        yield from entries
+
+
+def _beyond(
+    lower: bytes | None, upper: bytes | None, *, upper_inclusive: bool, reverse: bool
+) -> Callable[[Entry], bool] | None:
+    """Whether an entry lies past the bound at which an iteration ends."""
     if reverse:
-        return entries if lower is None else takewhile(lambda entry: entry[0] >= lower, entries)
-    return entries if upper is None else takewhile(lambda entry: entry[0] <= upper, entries)
+        return None if lower is None else lambda entry: entry[0] < lower
+    if upper is None:
+        return None
+    return (lambda entry: entry[0] > upper) if upper_inclusive else (lambda entry: entry[0] >= upper)
 
 
 def _add(batch: rd.WriteBatch, handle: rd.ColumnFamily, changes: Changes) -> None:
@@ -107,7 +125,7 @@ def _add(batch: rd.WriteBatch, handle: rd.ColumnFamily, changes: Changes) -> Non
             batch[key] = value
 
 
-class _Scan(Iterator[Entry]):
+class _Scan:
     """An open RocksDB iterator. It keeps the folder locked, so the database lets go of it when it closes.
 
     The binding ends an iteration at a damaged block as it does at the last entry. Therefore an end is believed only
@@ -127,18 +145,12 @@ class _Scan(Iterator[Entry]):
         except Exception as error:
             raise _translated(error, folder) from error
 
-    def __next__(self) -> Entry:
-        items = self._items
-        if items is None:
-            raise InvalidStateStore("store was closed under an iterator", folder=self.folder)
-        try:
-            entry = self._last = next(items)
-        except StopIteration:
-            self._check_end()
-            raise
-        except Exception as error:
-            raise _translated(error, self.folder) from error
-        return entry
+    def pieces(self) -> Iterator[list[Entry]]:
+        """What is left, in lists: small ones first, since most scans look for a few entries."""
+        most = _FIRST
+        while entries := self.read(most):
+            yield entries
+            most = min(_GROWTH * most, _CHUNK)
 
     def read(self, most: int) -> list[Entry]:
         """The next entries, at most so many; none at the end."""
@@ -318,8 +330,9 @@ class Database(Base):
     # Reading.
 
     def get(self, space: str, key: bytes) -> bytes | None:
-        family = self._family(space)
+        family = self._families.get(space)
         if family is None:
+            self._require_open()
             return None
         try:
             value: bytes | None = family.get(key)
@@ -356,8 +369,8 @@ class Database(Base):
         family = self._family(space)
         if family is None:
             return iter(())
-        entries = self._opened(family, lower, upper, reverse=reverse)
-        return _cut(entries, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
+        pieces = self._opened(family, lower, upper, reverse=reverse).pieces()
+        return _cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
 
     def _opened(self, source: rd.Rdict, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> _Scan:
         scan = _Scan(source, upper if reverse else lower, self.folder, reverse=reverse)
@@ -518,7 +531,7 @@ class Database(Base):
                 raise _translated(error, self.folder) from error
 
     def close(self) -> None:
-        """Close and give the folder free. Iterators still held fail on their next step."""
+        """Close and give the folder free. Scans fail where they would read on; what they have read, they still give."""
         with self._changing:
             if not self._open:
                 return
@@ -536,6 +549,8 @@ class _Pinned:
     def __init__(self, family: rd.Rdict, folder: Path) -> None:
         self._folder = folder
         self._lock = Lock()
+        # The binding's iterator does not keep its family alive, which may be dropped meanwhile.
+        self._family: rd.Rdict | None = family
         self._iterator: rd.RdictIter | None = family.iter()
 
     def get(self, key: bytes) -> bytes | None:
@@ -562,18 +577,18 @@ class _Pinned:
                 raise _translated(error, self._folder) from error
             return entries
 
-    def scan(self, first: bytes | None, *, reverse: bool) -> Iterator[Entry]:
-        """Everything from `first` on, fetched in pieces, so that scans do not disturb each other."""
+    def pieces(self, first: bytes | None, *, reverse: bool) -> Iterator[list[Entry]]:
+        """Everything from `first` on, in pieces, so that scans do not disturb each other."""
         entries = self.read(first, reverse=reverse, most=_CHUNK)
         while entries:
-            yield from entries
-            last = entries[-1]
-            entries = self.read(last[0], reverse=reverse, most=_CHUNK + 1)[1:]
+            last = entries[-1][0]
+            yield entries
+            entries = self.read(last, reverse=reverse, most=_CHUNK + 1)[1:]
 
     def release(self) -> None:
         """Let go of RocksDB; every further read fails."""
         with self._lock:
-            self._iterator = None
+            self._iterator = self._family = None
 
 
 class View:
@@ -611,8 +626,8 @@ class View:
         pinned = self._pinned.get(space)
         if pinned is None:
             return iter(())
-        entries = pinned.scan(upper if reverse else lower, reverse=reverse)
-        return _cut(entries, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
+        pieces = pinned.pieces(upper if reverse else lower, reverse=reverse)
+        return _cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
 
     def close(self) -> None:
         """Let go. Scans opened from it go on."""

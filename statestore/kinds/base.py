@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import ClassVar, TypeVar
 
 from statestore import changelog_topic
@@ -22,7 +21,6 @@ from statestore.transactions.direct import DirectTransaction
 
 K = TypeVar("K")
 V = TypeVar("V")
-_KEY = itemgetter(0)
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -332,8 +330,8 @@ def require_key(key: bytes) -> None:
         raise TypeError(f"a key is bytes, not {type(key).__name__}")
 
 
-def require_keys(changes: Sequence[tuple[bytes, object]]) -> None:
+def require_keys(keys: Iterable[object]) -> None:
     """`require_key` of many: their types are looked at all at once."""
-    if set(map(type, map(_KEY, changes))) - {bytes}:
-        for key, _ in changes:
-            require_key(key)
+    for other in set(map(type, keys)) - {bytes}:
+        if not issubclass(other, bytes):
+            raise TypeError(f"a key is bytes, not {other.__name__}")

@@ -8,6 +8,7 @@ and that time as the record's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 
 from statestore.iterator import StoreIterator
 from statestore.kinds.base import Kind, require_key, require_keys
@@ -25,8 +26,14 @@ class KeyValue(Kind, KeyValueStore):
         return self._name
 
     def get(self, key: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes | None:
-        require_key(key)
+        if type(key) is not bytes:
+            require_key(key)
         return self.transaction.get(self._space, key, isolation)
+
+    def get_many(self, keys: Iterable[bytes], isolation: Isolation = Isolation.READ_UNCOMMITTED) -> list[bytes | None]:
+        wanted = list(keys)
+        require_keys(wanted)
+        return self.transaction.get_many(self._space, wanted, isolation)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         require_key(key)
@@ -36,7 +43,7 @@ class KeyValue(Kind, KeyValueStore):
 
     def put_all(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         changes = list(entries)
-        require_keys(changes)
+        require_keys(map(itemgetter(0), changes))
         self._write_all(changes)
         self._advance_position()
         if self._logged:

@@ -51,6 +51,9 @@ class LruMap(KeyValue):
                 self._used.move_to_end(key)
         return super().get(key, isolation)
 
+    def get_many(self, keys: Iterable[bytes], isolation: Isolation = Isolation.READ_UNCOMMITTED) -> list[bytes | None]:
+        return [self.get(key, isolation) for key in keys]
+
     def put(self, key: bytes, value: bytes | None) -> None:
         super().put(key, value)
         with self._lock:

@@ -36,6 +36,8 @@ from statestore.store import Entry, Isolation, TransactionalMechanism
 DROPPED_RECORDS = "dropped-records-total"
 
 OpenSegment = Callable[[int], Iterator[Entry]]
+Placed = tuple[bytes, int, bytes, bytes]
+"""Key, time, stored key and value of an entry."""
 
 
 class SegmentScan:
@@ -45,24 +47,19 @@ class SegmentScan:
         self._waiting = deque(numbers)
         self._open_segment = open_segment
         self._held: dict[int, Iterator[Entry]] = {}
-        self._current: Iterator[Entry] = iter(())
         self._lock = Lock()
 
     def __iter__(self) -> Iterator[Entry]:
-        return self
+        while (segment := self._next()) is not None:
+            yield from segment
 
-    def __next__(self) -> Entry:
-        while (entry := next(self._current, None)) is None:
-            self._advance()
-        return entry
-
-    def _advance(self) -> None:
+    def _next(self) -> Iterator[Entry] | None:
         with self._lock:
             if not self._waiting:
-                raise StopIteration
+                return None
             number = self._waiting.popleft()
             held = self._held.pop(number, None)
-            self._current = self._open_segment(number) if held is None else held
+            return self._open_segment(number) if held is None else held
 
     def hold(self, number: int) -> None:
         """Open a segment now that is still to come, so that what happens to it later does not matter."""
@@ -124,13 +121,38 @@ class Segmented(Kind):
         self._expire(self.transaction.drop)
         self.transaction.put(self._space(time_ms), stored_key, value)
 
+    def _write_all(self, writes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
+        """`_write` of many: stored key, value and time of each. What the last of them leaves behind is never written."""
+        stream_time_ms, live_ms = self._stream_time_ms, self._live_from(self._stream_time_ms)
+        placed: dict[int, list[Change]] = {}
+        interval_ms = self._segments.interval_ms
+        late = 0
+        for stored_key, value, time_ms in writes:
+            if time_ms > stream_time_ms:
+                stream_time_ms, live_ms = time_ms, self._live_from(time_ms)
+            if time_ms < live_ms:
+                late += 1
+                continue
+            placed.setdefault(time_ms // interval_ms, []).append((stored_key, value))
+        self._observe(stream_time_ms)
+        if late:
+            self.context.count(DROPPED_RECORDS, self.name, late)
+        self._expire(self.transaction.drop)
+        for number, changes in placed.items():
+            if number >= self._oldest_live:
+                self.transaction.put_all(self._segments.space(number), changes)
+
+    def _live_from(self, stream_time_ms: int) -> int:
+        """The first time that is not too late to be written at that stream time."""
+        if self._persistent:
+            return self._segments.oldest_live(stream_time_ms) * self._segments.interval_ms
+        return self._segments.readable_from(stream_time_ms)
+
     def _space(self, time_ms: int) -> str:
         return self._segments.space(self._segments.number(time_ms))
 
     def _is_late(self, time_ms: int) -> bool:
-        if self._persistent:
-            return self._segments.number(time_ms) < self._segments.oldest_live(self._stream_time_ms)
-        return time_ms < self._segments.readable_from(self._stream_time_ms)
+        return time_ms < self._live_from(self._stream_time_ms)
 
     def _expire(self, drop: Callable[[str], None]) -> None:
         """Drop the segments that stream time has left behind."""
@@ -209,7 +231,7 @@ class Segmented(Kind):
         one_key: bool = False,
         reverse: bool,
         isolation: Isolation,
-    ) -> Iterator[Entry]:
+    ) -> Iterator[Placed]:
         """Entries whose stored key lies in `bounds` and whose time lies between the two, both included.
 
         What expired before the call is left out; what expires later is not, as far as it is still there.
@@ -231,7 +253,14 @@ class Segmented(Kind):
         else:
             scan = SegmentScan(ordered, open_segment)
             self._scans.add(scan)
-        return (entry for entry in scan if first <= self._place(entry[0])[0] <= to_ms)
+        return self._placed(scan, first, to_ms)
+
+    def _placed(self, entries: Iterable[Entry], from_ms: int, to_ms: int) -> Iterator[Placed]:
+        place = self._place
+        for stored_key, value in entries:
+            time_ms, key = place(stored_key)
+            if from_ms <= time_ms <= to_ms:
+                yield key, time_ms, stored_key, value
 
     def _scan_of_one_version(self, numbers: list[int], open_segment: OpenSegment) -> SegmentScan:
         """Open all segments, and again if a commit came between: it writes the store's version in its one step."""

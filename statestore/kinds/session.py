@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from statestore import changelog_topic
 from statestore.iterator import StoreIterator
 from statestore.kinds.base import require_key
-from statestore.kinds.segmented import Segmented
+from statestore.kinds.segmented import Placed, Segmented
 from statestore.layouts import session as layout
 from statestore.layouts.bounds import within
 from statestore.store import Isolation
@@ -151,12 +151,12 @@ class Session(Segmented):
 
     def _sessions(
         self,
-        entries: Iterator[tuple[bytes, bytes]],
+        entries: Iterator[Placed],
         lower: bytes | None,
         upper: bytes | None,
         latest_start_ms: int,
     ) -> Sessions:
-        found = ((Windowed(*layout.unpack(stored)), value) for stored, value in entries)
+        found = ((Windowed(*layout.unpack(stored)), value) for _, _, stored, value in entries)
         sessions = (
             (session, value)
             for session, value in found

@@ -8,7 +8,7 @@ write, and once the plain space is empty the next opening drops it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import RLock
 
 from statestore.columns import Columns, Entries, column
@@ -54,6 +54,9 @@ class TimestampedKeyValue(KeyValue):
             if isolation is Isolation.READ_UNCOMMITTED:
                 self._write(key, pack(plain, UNKNOWN))
             return pack(plain, UNKNOWN)
+
+    def get_many(self, keys: Iterable[bytes], isolation: Isolation = Isolation.READ_UNCOMMITTED) -> list[bytes | None]:
+        return [self.get(key, isolation) for key in keys] if self._upgrading else super().get_many(keys, isolation)
 
     def _write(self, key: bytes, value: bytes | None) -> None:
         with self._moving:

@@ -7,14 +7,15 @@ in the changelog, and so they are in ours. A restore drops and ignores them agai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import ClassVar
 
 from statestore import changelog_topic
 from statestore.columns import Columns, Entries
 from statestore.context import ChangelogRecord
 from statestore.iterator import StoreIterator
-from statestore.kinds.base import require_key
+from statestore.kinds.base import require_key, require_keys
 from statestore.kinds.segmented import Segmented
 from statestore.layouts import window as layout
 from statestore.layouts.bounds import within
@@ -117,13 +118,29 @@ class Window(Segmented):
         require_key(key)
         if start_ms < 0:
             raise ValueError(f"a window's start must not be negative: {start_ms} ms")
-        if self.retain_duplicates:
-            self._sequence = layout.next_sequence(self._sequence)
-        stored_key = layout.pack(key, start_ms, self._sequence)
+        stored_key = self._stored_key(key, start_ms)
         self._advance_position()
         if value is not None or not self.retain_duplicates:
             self._write(stored_key, value, start_ms)
         self._log_write(stored_key, value)
+
+    def put_all(self, entries: Iterable[tuple[bytes, bytes | None, int]]) -> None:
+        """`put` each (key, value, start) in the order given: faster than one after the other."""
+        wanted = list(entries)
+        require_keys(map(itemgetter(0), wanted))
+        if min(map(itemgetter(2), wanted), default=0) < 0:
+            raise ValueError("a window's start must not be negative")
+        writes = [(self._stored_key(key, start_ms), value, start_ms) for key, value, start_ms in wanted]
+        self._advance_position()
+        self._write_all([write for write in writes if write[1] is not None] if self.retain_duplicates else writes)
+        if self._logged:
+            for stored_key, value, _ in writes:
+                self._log_write(stored_key, value)
+
+    def _stored_key(self, key: bytes, start_ms: int) -> bytes:
+        if self.retain_duplicates:
+            self._sequence = layout.next_sequence(self._sequence)
+        return layout.pack(key, start_ms, self._sequence)
 
     def _log_write(self, stored_key: bytes, value: bytes | None) -> None:
         self._log(stored_key, value, self._record_time_ms())
@@ -189,8 +206,7 @@ class Window(Segmented):
             return StoreIterator(iter(()))
         bounds = layout.key_bounds(key, max(from_ms, 0), min(to_ms, MAX_TIME_MS))
         entries = self._scan(bounds, from_ms, to_ms, one_key=True, reverse=reverse, isolation=isolation)
-        found = ((*layout.unpack(stored), value) for stored, value in entries)
-        windows = ((start_ms, value) for its_key, start_ms, _, value in found if its_key == key)
+        windows = ((start_ms, value) for its_key, start_ms, _, value in entries if its_key == key)
         return self._iterate(windows, ends_with_store=True)
 
     def _fetch_range(
@@ -207,10 +223,10 @@ class Window(Segmented):
             return StoreIterator(iter(()))
         bounds = layout.range_bounds(lower, upper, min(to_ms, MAX_TIME_MS))
         entries = self._scan(bounds, from_ms, to_ms, reverse=reverse, isolation=isolation)
-        found = ((self._windowed(stored), value) for stored, value in entries)
-        windows = ((windowed, value) for windowed, value in found if within(windowed.key, lower, upper))
+        size_ms = self.window_size_ms
+        windows = (
+            (Windowed(key, start_ms, window_end(start_ms, size_ms)), value)
+            for key, start_ms, _, value in entries
+            if within(key, lower, upper)
+        )
         return self._iterate(windows, ends_with_store=True)
-
-    def _windowed(self, stored_key: bytes) -> Windowed[bytes]:
-        key, start_ms, _ = layout.unpack(stored_key)
-        return Windowed(key, start_ms, window_end(start_ms, self.window_size_ms))

@@ -59,8 +59,11 @@ class IndexedBatchTransaction(Transaction):
         return (False, None) if overlay is None else overlay.find(key)
 
     def get(self, space: str, key: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes | None:
-        decided, value = self._find(space, key, isolation)
-        return value if decided else self.base.get(space, key)
+        if space in self.overlays:
+            decided, value = self._find(space, key, isolation)
+            if decided:
+                return value
+        return self.base.get(space, key)
 
     def get_many(
         self, space: str, keys: list[bytes], isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -121,6 +124,8 @@ class IndexedBatchTransaction(Transaction):
             changes, deleted = overlay.slice(lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
             base = self.base.scan(space, lower=lower, upper=upper, upper_inclusive=upper_inclusive, reverse=reverse)
             if ended == self._ended:
+                if not changes and not deleted:
+                    return base
                 return merge(base, changes, deleted, reverse=reverse)
 
     def commit(self, space: str, metadata: Changes) -> None:

@@ -31,6 +31,12 @@ class TypedKeyValueStore(TypedStore[Any, K, V], Generic[K, V]):
         with self._timed("get"):
             return self.values.deserialize(self.store.get(self._key(key), isolation))
 
+    def get_many(self, keys: Iterable[K], isolation: Isolation = Isolation.READ_UNCOMMITTED) -> list[V | None]:
+        """`get` of each key, in their order: faster than one after the other."""
+        with self._timed("get"):
+            found = self.store.get_many([self._key(key) for key in keys], isolation)
+            return list(map(self.values.deserialize, found))
+
     def put(self, key: K, value: V | None) -> None:
         """Set `key`. None deletes it, and so does a value that its serde turns into None."""
         with self._timed("put"):

@@ -73,6 +73,7 @@ def plain(folder: Path, keys: list[bytes]) -> tuple[Work, Callable[[], None]]:
         database.write(batch)
 
     pieces = [[(key, VALUE) for key in batch] for batch in batches(keys)]
+    wanted = sorted(keys[: len(keys) // 5])
 
     def put() -> None:
         for piece in pieces:
@@ -99,7 +100,8 @@ def plain(folder: Path, keys: list[bytes]) -> tuple[Work, Callable[[], None]]:
 
     return {
         "put and commit": put,
-        "sorted get": lambda: [values.get(key) for key in sorted(keys[: len(keys) // 5])] and None,
+        "sorted get": lambda: [values.get(key) for key in wanted] and None,
+        "sorted get of many": lambda: [values.get(batch) for batch in batches(wanted)] and None,
         "range": lambda: _count(values.items(), len(keys)),
         "window put and commit": put_windows,
         "window fetch": fetch_windows,
@@ -122,6 +124,7 @@ def ours(folder: Path, keys: list[bytes], mechanism: TransactionalMechanism | No
         store.init(task)
 
     pieces = [[(key, VALUE) for key in batch] for batch in batches(keys)]
+    wanted = sorted(keys[: len(keys) // 5])
 
     def put() -> None:
         for number, piece in enumerate(pieces):
@@ -131,8 +134,7 @@ def ours(folder: Path, keys: list[bytes], mechanism: TransactionalMechanism | No
     def put_windows() -> None:
         for minute in range(10):
             for batch in batches(keys[: len(keys) // 10]):
-                for key in batch:
-                    windows.put(key, VALUE, minute * MINUTE_MS)
+                windows.put_all((key, VALUE, minute * MINUTE_MS) for key in batch)
                 windows.commit(minute)
 
     def fetch_windows() -> None:
@@ -145,7 +147,8 @@ def ours(folder: Path, keys: list[bytes], mechanism: TransactionalMechanism | No
 
     return {
         "put and commit": put,
-        "sorted get": lambda: [values.get(key) for key in sorted(keys[: len(keys) // 5])] and None,
+        "sorted get": lambda: [values.get(key) for key in wanted] and None,
+        "sorted get of many": lambda: [values.get_many(batch) for batch in batches(wanted)] and None,
         "range": lambda: _count(values.all(), len(keys)),
         "window put and commit": put_windows,
         "window fetch": fetch_windows,
@@ -245,7 +248,7 @@ def table(rows: list[dict[str, object]]) -> str:
 
 def report(best: dict[str, dict[str, tuple[float, float]]], count: int) -> list[dict[str, object]]:
     """Rows with figures, ratios of CPU to plain, and what the table shows."""
-    done = {"sorted get": count // 5, "window fetch": count // 10}
+    done = {"sorted get": count // 5, "sorted get of many": count // 5, "window fetch": count // 10}
     rows: list[dict[str, object]] = []
     for system, works in best.items():
         for work, (cpu, wall) in works.items():
