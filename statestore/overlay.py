@@ -31,6 +31,10 @@ class Overlay:
     def __len__(self) -> int:
         return len(self._changes)
 
+    def __bool__(self) -> bool:
+        """Whether it decides over any key."""
+        return bool(self._changes or self._ranges)
+
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set or, with None, delete."""
         with self._lock:

@@ -59,7 +59,7 @@ class IndexedBatchTransaction(Transaction):
         return (False, None) if overlay is None else overlay.find(key)
 
     def get(self, space: str, key: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes | None:
-        if space in self.overlays:
+        if self.overlays.get(space):
             decided, value = self._find(space, key, isolation)
             if decided:
                 return value
@@ -68,7 +68,7 @@ class IndexedBatchTransaction(Transaction):
     def get_many(
         self, space: str, keys: list[bytes], isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> list[bytes | None]:
-        if isolation is Isolation.READ_COMMITTED or space not in self.overlays:
+        if isolation is Isolation.READ_COMMITTED or not self.overlays.get(space):
             return self.base.get_many(space, keys)
         found = [self._find(space, key, isolation) for key in keys]
         rest = iter(self.base.get_many(space, [k for k, (decided, _) in zip(keys, found, strict=True) if not decided]))
@@ -115,7 +115,7 @@ class IndexedBatchTransaction(Transaction):
         if lower is not None and upper is not None and lower > upper:
             return iter(())
         overlay = self.overlays.get(space)
-        if overlay is None or isolation is Isolation.READ_COMMITTED:
+        if not overlay or isolation is Isolation.READ_COMMITTED:
             return self.base.scan(space, lower=lower, upper=upper, upper_inclusive=upper_inclusive, reverse=reverse)
         # The overlay is copied before the base is opened: a commit between the two shows a change twice, which the
         # merge folds, and never zero times. One that has ended by then may have been followed by others.

@@ -15,6 +15,7 @@ from statestore.errors import InvalidStateStore, RollforwardError
 from statestore.iterator import StoreIterator
 from statestore.kinds.key_value import KeyValue
 from statestore.position import Position, changelog_headers
+from statestore.store import Isolation
 from statestore.taskstores import TaskStores
 from statestore.typed.base import INVERTED_RANGE
 from statestore.typed.key_value import TypedKeyValueStore
@@ -51,6 +52,21 @@ def numbers(entries: StoreIterator[int, str]) -> list[int]:
 
 def changes(task: TaskUnderTest) -> list[tuple[bytes, bytes | None]]:
     return [(record.key, record.value) for record in task.logged]
+
+
+def test_many_gets_see_what_single_ones_see(bare: KeyValue) -> None:
+    bare.put_all([(key(number), b"%d" % number) for number in range(30)])
+    bare.commit(1)
+    bare.put_all([(key(3), b"new"), (key(4), None), (key(40), b"only")])
+    wanted = [key(number) for number in (40, 4, 3, 2, 2, 99, -1)]
+    for isolation in Isolation:
+        assert [bare.get(one, isolation) for one in wanted] == bare.get_many(wanted, isolation)
+    with pytest.raises(TypeError, match="bytes"):
+        bare.get_many([key(1), 1])
+
+
+def test_typed_gets_of_many(filled: Numbers) -> None:
+    assert ["two", None, "zero"] == filled.get_many([2, 7, 0])
 
 
 class TestPutGetAndRange:

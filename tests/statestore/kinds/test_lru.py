@@ -41,6 +41,14 @@ def test_the_eleventh_entry_evicts_the_first(store: LruMap, task: TaskUnderTest)
     assert [b"00"] == removed(task)
 
 
+def test_reading_many_is_use(store: LruMap, task: TaskUnderTest) -> None:
+    for number in range(10):
+        store.put(b"%02d" % number, b"x")
+    assert [b"x", None] == store.get_many([b"00", b"none"])
+    store.put(b"10", b"x")
+    assert [b"01"] == removed(task)
+
+
 @pytest.mark.case("KV-60")
 def test_use_keeps_an_entry(store: LruMap, task: TaskUnderTest) -> None:
     fill(store)

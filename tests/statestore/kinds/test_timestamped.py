@@ -133,6 +133,12 @@ class TestUpgrade:
         store.commit(7)
         assert 7 == len(list(store.all()))
 
+    def test_many_reads_move_what_they_find(self, store: TimestampedKeyValue) -> None:
+        wanted = [b"nothing", *dict(store.all())]
+        single = [dict(store.all()).get(key) for key in wanted]
+        assert single == store.get_many(wanted)
+        assert all(self.places(store, key)[0] is None for key in wanted)
+
     def test_a_committed_read_moves_nothing(self, store: TimestampedKeyValue) -> None:
         assert UNKNOWN_TIME + b"1" == store.get(b"key1", Isolation.READ_COMMITTED)
         assert (b"1", None) == self.places(store, b"key1")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statestore.kinds.segmented import DROPPED_RECORDS
 from statestore.kinds.session import Session
 from statestore.kinds.window import Window
 from statestore.store import Isolation, TransactionalMechanism
@@ -169,3 +170,40 @@ def test_a_committed_read_shows_one_version_over_all_segments(task: TaskUnderTes
     for reader in readers:
         reader.join()
     assert [] == torn
+
+
+@pytest.mark.parametrize("duplicates", [False, True], ids=["one value", "duplicates"])
+@pytest.mark.parametrize("setup", BOTH, ids=str)
+@settings(max_examples=60, deadline=None)
+@given(batches=st.lists(st.lists(st.tuples(keys, st.none() | st.binary(max_size=2), times), max_size=12), max_size=5))
+def test_many_at_once_are_the_same_as_one_after_the_other(
+    setup: Setup, duplicates: bool, batches: list[list[tuple[bytes, bytes | None, int]]]
+) -> None:
+    lengths = {"retention_ms": RETENTION_MS, "window_size_ms": 5, "segment_interval_ms": INTERVAL_MS}
+    seen = []
+    with TemporaryDirectory() as folder:
+        for name in ("single", "many"):
+            task = TaskUnderTest(setup, Path(folder) / name)
+            store = task.open(Window("w", retain_duplicates=duplicates, **lengths, **setup.options))
+            for number, batch in enumerate(batches):
+                if name == "many":
+                    store.put_all(batch)
+                else:
+                    for entry in batch:
+                        store.put(*entry)
+                store.commit(number)
+            dropped = task.stores.metrics.totals()
+            seen.append((list(store.all()), list(store.all(COMMITTED)), task.records(), store.stream_time_ms, dropped))
+            task.stores.close()
+    assert seen[0] == seen[1]
+
+
+def test_many_writes_are_checked_before_the_first(tmp_path: Path) -> None:
+    store = TaskUnderTest(BOTH[0], tmp_path).open(
+        Window("w", retention_ms=RETENTION_MS, window_size_ms=5, **BOTH[0].options)
+    )
+    with pytest.raises(ValueError, match="negative"):
+        store.put_all([(b"a", b"1", 0), (b"b", b"1", -1)])
+    with pytest.raises(TypeError, match="bytes"):
+        store.put_all([(b"a", b"1", 0), ("b", b"1", 1)])
+    assert [] == list(store.all())
