@@ -1,12 +1,17 @@
-"""Who has a task's folder open, so that a zombie of ours can be ended instead of waited for.
+"""Who owns a task's folder. One process at a time may open, replace or delete it, whatever it is called meanwhile.
 
-A store server that owns a task writes its process id and start time beside the folder. A newer server that finds the
-folder locked reads them, makes sure that this very process still runs and is a store server, and kills it: the newer
-one holds the transactional id already, so the older cannot commit any more.
+RocksDB locks a folder while it is open. An owner that has closed it, to put another in its place, would be alone with
+it no longer: paused there, it would put an old version under the feet of the next. So the lock is a file beside the
+folder, and the kernel's: it ends with the process, and a paused process keeps it.
+
+The file tells process id and start time. A store server that finds the folder locked reads them, makes sure that this
+very process still runs and is a store server, and kills it: the newer one holds the transactional id already, so the
+older cannot commit any more.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -14,26 +19,39 @@ from pathlib import Path
 import psutil
 import structlog
 
+from statestore.rocks import LockHeld
+
 log = structlog.get_logger()
 _MODULE = "statestore.server"
 
 
 def _file(folder: Path) -> Path:
-    return folder.with_name(folder.name + ".owner")
+    return folder.with_name(f"{folder.name}.owner")
 
 
-def record_owner(folder: Path) -> None:
-    """This process owns the folder from now on."""
-    file = _file(folder)
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    about = {"pid": os.getpid(), "started": psutil.Process().create_time()}
-    temporary = file.with_name(f"{file.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(about))
-    temporary.replace(file)
+class FolderLock:
+    """Held from its making until `release`. Raises `LockHeld` if another process, or another lock of this one, has it."""
+
+    def __init__(self, folder: Path) -> None:
+        path = _file(folder)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise LockHeld("store folder is locked by another process", folder=folder) from error
+        self._file.truncate()
+        self._file.write(json.dumps({"pid": os.getpid(), "started": psutil.Process().create_time()}))
+        self._file.flush()
+
+    def release(self) -> None:
+        """Give the folder free. Twice is harmless."""
+        self._file.close()
 
 
 def end_zombie(folder: Path) -> bool:
-    """Kill the store server that was last recorded as the folder's owner; False if there is no such process."""
+    """Kill the store server that owns the folder; False if there is no such process."""
     try:
         about = json.loads(_file(folder).read_text())
         process = psutil.Process(about["pid"])

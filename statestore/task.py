@@ -33,7 +33,7 @@ from statestore.folders import settle
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
 from statestore.layouts.local import are_local
 from statestore.listener import RestoreListener
-from statestore.lockholder import end_zombie, record_owner
+from statestore.lockholder import FolderLock, end_zombie
 from statestore.ownership import own, require_newest
 from statestore.partitioner import tasks_of
 from statestore.placement import AtIsolation, Placement
@@ -101,6 +101,7 @@ class Task:
         self._lock = RLock()
         self._position: Position | None = None
         self._producer: TransactionalProducer | None = None
+        self._folder_lock: FolderLock | None = None
         self._database: TaskDatabase | None = None
         self._store: IndexedBatchTransaction | None = None
         self._placement = Placement(spec.store)
@@ -152,17 +153,26 @@ class Task:
         return found, self.repository, database
 
     def _open_database(self) -> TaskDatabase:
-        """The task's folder, taken from a zombie of ours if need be."""
+        return TaskDatabase(self.spec.folder, [self.spec.store.name], self._rocks)
+
+    def _lock_folder(self) -> FolderLock:
+        """From a zombie of ours if need be."""
         try:
-            database = TaskDatabase(self.spec.folder, [self.spec.store.name], self._rocks)
+            return FolderLock(self.spec.folder)
         except LockHeld:
             if not end_zombie(self.spec.folder):
                 raise
-            database = TaskDatabase(self.spec.folder, [self.spec.store.name], self._rocks)
-        record_owner(self.spec.folder)
-        return database
+            return FolderLock(self.spec.folder)
 
     def _recover(self, listener: RestoreListener) -> BroughtUp:
+        self._folder_lock = self._lock_folder()
+        try:
+            return self._bring_up(listener)
+        except BaseException:
+            self._folder_lock.release()
+            raise
+
+    def _bring_up(self, listener: RestoreListener) -> BroughtUp:
         found, repository, database = self._look()
         way = BringUp(self.spec, self._reader, repository, self._open_database, self._rocks, listener)
         if self._snapshots is not None:
@@ -197,6 +207,9 @@ class Task:
         if self._database is not None:
             self._database.close()
             self._database = None
+        if self._folder_lock is not None:
+            self._folder_lock.release()
+            self._folder_lock = None
         if self._producer is not None:
             self._producer.close()
             self._producer = None

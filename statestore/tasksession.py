@@ -47,6 +47,7 @@ from statestore.kafka import (
 from statestore.kinds.base import Kind
 from statestore.listener import RestoreListener
 from statestore.load import beside
+from statestore.lockholder import FolderLock
 from statestore.outbox import Outbox
 from statestore.planning.plan import Way
 from statestore.restore import Changelog, RestorePlan, is_loaded, load_store, plan_restore, restore_store
@@ -110,6 +111,7 @@ class TaskSession:
         producer = self.parts.make_producer(config.kafka, config.transactional_id, transactions=config.exactly_once)
         self.outbox = Outbox(producer, config.partition, {}, {})
         self.context = self._new_context()
+        self._lock: FolderLock | None = None
         self._log = log.bind(application=config.application, task=config.partition)
 
     def _new_context(self) -> TaskStores:
@@ -132,6 +134,7 @@ class TaskSession:
         reach("program.before-init")
         self.outbox.producer.init()
         reach("program.after-init")
+        self._lock = self._lock_folder()
         # 2 Look.
         committed = Committed.read(config)
         logs = Changelogs(config, self._reader, self.parts.topic_configs)
@@ -180,15 +183,15 @@ class TaskSession:
     def _init(self, store: Store) -> None:
         """Open a store; one that belongs to no commit is emptied first."""
         try:
-            self._open_store(store)
+            store.init(self.context)
         except TaskCorrupted as error:
             self._log.warning("store is corrupted and is restored", store=store.name, error=str(error))
             self.context.wipe(store.name)
             store.init(self.context)
 
-    def _open_store(self, store: Store) -> None:
+    def _lock_folder(self) -> FolderLock:
         try:
-            store.init(self.context)
+            return FolderLock(self.parts.config.task_folder)
         except LockHeld as error:
             raise Unavailable(
                 "another process has the task's folder open",
@@ -226,7 +229,7 @@ class TaskSession:
         self.context = self._new_context()
         for store in self.parts.stores:
             # A corrupted one would be emptied and not loaded again: let all of it be.
-            self._open_store(store)
+            store.init(self.context)
         for name in changelogs:
             self.context.count("restore-total", name, records[name])
             self._is_open(name, records[name])
@@ -298,6 +301,8 @@ class TaskSession:
         try:
             self._release_stores()
         finally:
+            if self._lock is not None:
+                self._lock.release()
             with suppress(RollforwardError):
                 if self.outbox.begun:
                     self.outbox.producer.abort()

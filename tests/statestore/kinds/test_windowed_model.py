@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore.kinds.segmented import DROPPED_RECORDS
 from statestore.kinds.session import Session
 from statestore.kinds.window import Window
 from statestore.store import Isolation, TransactionalMechanism

@@ -12,13 +12,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from statestore import restore
+from statestore.errors import Unavailable
 from statestore.failpoints import LOAD_COPY_POINTS, LOAD_POINTS, arm
 from statestore.planning.plan import Way
 from tests.statestore.test_state_machine import chosen_seed
 from tests.support.loading import LOADED, MANY, MECHANISMS, RECORDS, Loading, State, config_for, create_input
+from tests.support.waiting import await_
 
 POINTS = (*LOAD_COPY_POINTS, *LOAD_POINTS)
 EARLY = 300
@@ -60,6 +63,11 @@ class Written:
     def dies_at(self, point: str, *, passes: int = 0) -> None:
         """Another process opens the task and is killed there."""
         arm(self.points, point, passes=passes)
+        with self.opened_elsewhere() as process:
+            assert -signal.SIGKILL == process.wait(300)
+
+    def opened_elsewhere(self) -> subprocess.Popen[bytes]:
+        """Another process that opens the task."""
         environment = {
             **os.environ,
             "ROLLFORWARD_FAILPOINTS": str(self.points),
@@ -67,8 +75,7 @@ class Written:
         }
         about = [self.config.kafka.bootstrap_servers, self.config.application, str(self.config.folder), self.mechanism]
         command = [sys.executable, "-m", "tests.support.loading", *about]
-        done = subprocess.run(command, env=environment, timeout=300, check=False)
-        assert -signal.SIGKILL == done.returncode
+        return subprocess.Popen(command, env=environment)
 
     def check(self, beginning: str) -> dict[str, Way]:
         """Open, compare, close; gives the ways."""
@@ -132,6 +139,22 @@ def test_killed_at_each_step_of_a_load(written: Any) -> None:
     task: Written = written(choose.choice(MECHANISMS))
     for point in POINTS:
         killed(task, choose.choice(BEGINNINGS), point, choose.randrange(2 * len(LOADED)))
+
+
+@pytest.mark.parametrize("point", ["load.built", "load.before-rename"])
+def test_a_folder_belongs_to_an_owner_that_is_paused_with_its_database_closed(written: Any, point: str) -> None:
+    task: Written = written("indexed_batch")
+    task.begin("early")
+    arm(task.points, point, with_signal="SIGSTOP")
+    with task.opened_elsewhere() as process:
+        try:
+            await_("a pause", lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+            with pytest.raises(Unavailable, match="another process has the task's folder open"):
+                task.loading().task.open()
+        finally:
+            process.send_signal(signal.SIGCONT)
+        process.wait(120)
+    task.check("early")
 
 
 @pytest.mark.slow
