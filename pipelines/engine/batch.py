@@ -31,7 +31,8 @@ class BatchJob(Job):
             rows, aggregates = self.sql.with_keys(records.decoded(decode, decoded_ddl(source))), self.sql.grouped()
         else:
             decode = combine.after(decoder(source, combine.needs_raw, count, refused))
-            rows, aggregates = self.sql.combined_keys(records.decoded(decode, combine.ddl)), self.sql.combined()
+            rows = self.sql.combined_keys(records.decoded(decode, combine.ddl, shared=True))
+            aggregates = self.sql.combined()
         return rows.groupBy("__key", "__dead").agg(*(expr(text) for text in aggregates))
 
     def frame(
