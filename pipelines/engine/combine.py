@@ -10,7 +10,7 @@ Keys are grouped as values here and as bytes in Spark, which merges what is left
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -57,14 +57,14 @@ class Column:
 class Combine:
     """How rows of one plan are combined.
 
-    `rows_max` rows are grouped at once: more take memory, fewer more calls. Of more than `groups_max` groups none is held
-    any longer, since there is little to combine.
+    Rows are held until they have `rows_bytes` and then grouped: more take memory, fewer make more calls. Groups are held
+    until they have `groups_bytes`: with so many there is little to combine.
     """
 
     where: Columnar | None
     columns: tuple[Column, ...]
-    rows_max: int = 65_536
-    groups_max: int = 262_144
+    rows_bytes: int = 4 * 1024 * 1024
+    groups_bytes: int = 32 * 1024 * 1024
 
     @property
     def ddl(self) -> str:
@@ -144,22 +144,21 @@ class _Groups:
     def __init__(self, combine: Combine) -> None:
         self._combine = combine
         self._rows: list[pa.RecordBatch] = []
-        self._count = 0
         self._groups: list[pa.Table] = []
-        self._merged = 0
+        self._merged_bytes = 0
 
     def add(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take rows in; gives those groups that are too many to be held."""
         if rows.num_rows:
             self._rows.append(rows)
-            self._count += rows.num_rows
-        if self._count >= self._combine.rows_max:
-            self._group_rows()
-            # Groups that are twice as many as the last time: so each is grouped again about once.
-            if sum(map(len, self._groups)) > max(2 * self._merged, self._combine.groups_max):
-                self._merge()
-                if self._merged > self._combine.groups_max:
-                    yield from self.rest()
+        if _bytes(self._rows) < self._combine.rows_bytes:
+            return
+        self._group_rows()
+        # Merged when they are twice as many as the last time: so each is grouped again about once.
+        if _bytes(self._groups) > max(2 * self._merged_bytes, self._combine.groups_bytes):
+            self._merge()
+            if self._merged_bytes > self._combine.groups_bytes:
+                yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """All that is left."""
@@ -167,19 +166,19 @@ class _Groups:
         if self._groups:
             self._merge()
             yield from self._combine.grouped(self._groups[0])
-        self._groups, self._merged = [], 0
+        self._groups, self._merged_bytes = [], 0
 
     def _group_rows(self) -> None:
         if self._rows:
             rows = pa.Table.from_batches(self._rows)
             self._groups.append(self._by_key(rows, {column.name: column.function for column in self._combine.columns}))
-        self._rows, self._count = [], 0
+        self._rows = []
 
     def _merge(self) -> None:
         if len(self._groups) > 1:
             again = {column.name: _AGAIN.get(column.function, "") for column in self._combine.columns}
             self._groups = [self._by_key(pa.concat_tables(self._groups), again)]
-        self._merged = len(self._groups[0])
+        self._merged_bytes = _bytes(self._groups)
 
     def _by_key(self, rows: pa.Table, functions: dict[str, str]) -> pa.Table:
         """One row a key, under the same names. One thread, so that groups stay in order."""
@@ -188,6 +187,10 @@ class _Groups:
         found = pa.TableGroupBy(rows, keys, use_threads=False).aggregate(calls)
         made = {name: f"{name}_{function}" if function else name for name, function in functions.items()}
         return pa.table({column.name: found.column(made[column.name]) for column in self._combine.columns})
+
+
+def _bytes(tables: Sequence[pa.RecordBatch | pa.Table]) -> int:
+    return sum(table.nbytes for table in tables)
 
 
 def combine_of(query: Query) -> Combine | None:

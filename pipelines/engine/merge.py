@@ -162,7 +162,8 @@ class MergeSql:
     def with_keys(self, decoded: DataFrame) -> DataFrame:
         """The rows to aggregate, with their `__key` and `__dead`."""
         key, dead = self.keyed()
-        return decoded.where(self.filter()).selectExpr("*", key).selectExpr("*", f"{dead} AS __dead")
+        kept = decoded.where(self.filter()) if self.query.where or self.query.changelog else decoded
+        return kept.selectExpr("*", key).selectExpr("*", f"{dead} AS __dead")
 
     def grouped(self) -> list[str]:
         """Aggregates per key over a batch: time, group keys and parts."""

@@ -122,7 +122,7 @@ def test_results_are_those_of_the_rows_themselves(spark: SparkSession, statement
     plain, combined = BatchJob(query, combine=False), BatchJob(query)
     assert combined.combine is not None
     # Few rows at once, and more groups than are held.
-    combined.combine = replace(combined.combine, rows_max=20, groups_max=6)
+    combined.combine = replace(combined.combine, rows_bytes=2_000, groups_bytes=1_000)
 
     @settings(max_examples=12, deadline=None)
     @given(PARTS)
@@ -150,7 +150,7 @@ def test_rows_of_a_key_leave_the_worker_as_one_row(spark: SparkSession) -> None:
 def test_more_groups_than_are_held_go_on_and_nothing_is_lost() -> None:
     combine = combine_of(query_of(QUERIES["kafka"]))
     assert combine is not None
-    combine = replace(combine, rows_max=10, groups_max=25)
+    combine = replace(combine, rows_bytes=1_000, groups_bytes=4_000)
     blocks = [
         block(0, at, [b'{"k":"%d"}' % (number // 2 % 60) for number in range(at, at + 10)]) for at in range(0, 240, 10)
     ]
