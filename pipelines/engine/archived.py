@@ -26,6 +26,10 @@ class ArchivedPart:
     range: Range
     pieces: tuple[Piece, ...]
 
+    @property
+    def size(self) -> int:
+        return self.range.end - self.range.start
+
     def records(self) -> Iterator[Records]:
         objects = open_objects(self.objects)
         try:

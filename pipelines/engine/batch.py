@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
+from pipelines.engine.combine import combine_of
 from pipelines.engine.decode import Count, Reasons, arrow_type, decoded_ddl, decoder
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, reader, without_states, writer
 from pipelines.engine.input import Input
@@ -14,16 +15,25 @@ from pipelines.plan import Query
 
 
 class BatchJob(Job):
-    """Of a plan whose aggregates are merged batch by batch."""
+    """Of a plan whose aggregates are merged batch by batch. With `combine` off the JVM is given every row."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, *, combine: bool = True) -> None:
         super().__init__(query)
-        self._sql = MergeSql(query)
-        self.types = [arrow_type(part.type) for part in self._sql.parts]
+        self.sql = MergeSql(query)
+        self.combine = combine_of(query) if combine else None
+        self.types = [arrow_type(part.type) for part in self.sql.parts]
 
-    def _grouped(self, decoded: DataFrame) -> DataFrame:
-        aggregates = self._sql.grouped()
-        return self._sql.with_keys(decoded).groupBy("__key", "__dead").agg(*(expr(text) for text in aggregates))
+    def _grouped(self, records: Input, count: Count, refused: Reasons | None) -> DataFrame:
+        """One row a key, and one a dead letter."""
+        source, combine = self.query.source, self.combine
+        if combine is None:
+            decode = decoder(source, plain_columns(self.query), count, refused)
+            rows, aggregates = self.sql.with_keys(records.decoded(decode, decoded_ddl(source))), self.sql.grouped()
+        else:
+            decode = combine.after(decoder(source, combine.needs_raw, count, refused))
+            rows = self.sql.combined_keys(records.decoded(decode, combine.ddl, shared=True))
+            aggregates = self.sql.combined()
+        return rows.groupBy("__key", "__dead").agg(*(expr(text) for text in aggregates))
 
     def frame(
         self,
@@ -35,23 +45,21 @@ class BatchJob(Job):
         refused: Reasons | None = None,
         result_ddl: str = RESULT_DDL,
     ) -> DataFrame:
-        """The whole batch as one frame: decode, aggregate and shuffle, READ, merge, WRITE. Nothing runs yet."""
+        """The whole batch as one frame: decode, combine, aggregate and shuffle, READ, merge, WRITE. Nothing runs yet."""
         # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.
         records.session.conf.set("spark.sql.shuffle.partitions", self.query.tasks)
-        decode = decoder(self.query.source, plain_columns(self.query), count, refused)
-        decoded = records.decoded(decode, decoded_ddl(self.query.source))
-        grouped = self._grouped(decoded)
-        old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in self._sql.parts)
+        grouped = self._grouped(records, count, refused)
+        old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in self.sql.parts)
         known = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in grouped.schema.fields)
         merged = grouped.mapInArrow(read, f"{known}, __token bigint, __old_time bigint, {old}")
-        return self._sql.results(merged).mapInArrow(write, result_ddl)
+        return self.sql.results(merged).mapInArrow(write, result_ddl)
 
     def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
-        names = [part.name for part in self._sql.parts]
+        names = [part.name for part in self.sql.parts]
         return reader(exchange, names, self.types), writer(exchange, names, self.types)
 
     def without_states(self) -> ArrowFunction:
-        return without_states([part.name for part in self._sql.parts], self.types)
+        return without_states([part.name for part in self.sql.parts], self.types)
 
 
 def plain_columns(query: Query) -> tuple[str, ...] | None:

@@ -16,7 +16,9 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
+from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
@@ -47,6 +49,7 @@ RAW = pa.struct(
 PLACES = ("ROWPARTITION", "ROWOFFSET")
 NULL_VALUE = "value is null"
 RAW_DDL = "struct<topic:string,partition:int,offset:bigint,timestamp_ms:bigint,key:binary,value:binary>"
+_OPEN, _CLOSE, _NOT_ON_A_LINE = ord("{"), ord("}"), (b"\n", b"\r", b"\0")
 _SIMPLE = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -190,19 +193,31 @@ class _Fields:
             taken.update(spellings)
         simple = all(pa.types.is_primitive(kind) or kind == pa.string() for kind in self.types)
         self.by_arrow = source.value_format == "json" and source.wrapped and simple
-        schema = pa.schema(
-            [(name, kind) for names, kind in zip(self.spellings, self.types, strict=True) for name in names]
-        )
-        self._parse = paj.ParseOptions(
-            explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior="ignore"
-        )
+        self._parse = self._options(self.spellings, others="ignore")
+        # A column of a name that no value has costs as much as a number: so blocks are taken to have the first
+        # spellings and no field beside them, until one has.
+        self._plain = all(self.spellings)
+        self._parse_plain = self._options([names[:1] for names in self.spellings], others="error")
+
+    def _options(self, spellings: list[list[str]], *, others: Literal["ignore", "error"]) -> paj.ParseOptions:
+        """For fields of these names; what becomes of fields of other names."""
+        schema = pa.schema([(name, kind) for names, kind in zip(spellings, self.types, strict=True) for name in names])
+        return paj.ParseOptions(explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior=others)
 
     def parse(self, text: bytes) -> pa.Table:
         """Rows of newline-separated objects. Raises ArrowInvalid for anything else."""
         if any(pa.types.is_decimal(kind) for kind in self.types):
             return self._parse_exactly(text)
         read = paj.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1024))
-        return paj.read_json(pa.BufferReader(text), read_options=read, parse_options=self._parse)
+        if self._plain:
+            try:
+                return paj.read_json(pa.BufferReader(text), read_options=read, parse_options=self._parse_plain)
+            except pa.ArrowInvalid:
+                # Other fields, or an error that comes again.
+                pass
+        table = paj.read_json(pa.BufferReader(text), read_options=read, parse_options=self._parse)
+        self._plain = False
+        return table
 
     def _parse_exactly(self, text: bytes) -> pa.Table:
         """The same by Python's own reader, which keeps every digit: Arrow's takes decimals from JSON strings alone."""
@@ -221,7 +236,7 @@ class _Fields:
         """One array a column: the first spelling that a row has."""
         picked = []
         for names, kind in zip(self.spellings, self.types, strict=True):
-            arrays = [table.column(name) for name in names]
+            arrays = [table.column(name) for name in names if name in table.column_names]
             present = [array for array in arrays if array.null_count < len(array)] or arrays[:1]
             merged = pc.coalesce(*present) if len(present) > 1 else present[0]
             picked.append(pa.concat_arrays(merged.chunks) if merged.num_chunks else pa.array([], kind))
@@ -324,15 +339,16 @@ def _decode_singly(
 
 def _joined(values: pa.BinaryArray) -> bytes | None:
     """The values as lines; None if some value cannot be one object on one line."""
+    if not _one_object_each(values):
+        if not _is_utf8(_lines(values)):
+            return None
+        # Outside of strings a line break is white space, and inside of them JSON forbids it.
+        texts = pc.utf8_trim_whitespace(pc.replace_substring_regex(values.cast(pa.string()), r"[\n\r]", " "))
+        values = texts.cast(pa.binary())
+        if not _one_object_each(values):
+            return None
     text = _lines(values)
-    if _one_object_a_line(text, len(values)):
-        return text if text.isascii() or _is_utf8(text) else None
-    if not _is_utf8(text):
-        return None
-    # Outside of strings a line break is white space, and inside of them JSON forbids it.
-    texts = pc.utf8_trim_whitespace(pc.replace_substring_regex(values.cast(pa.string()), r"[\n\r]", " "))
-    text = _lines(texts.cast(pa.binary()))
-    return text if _one_object_a_line(text, len(values)) else None
+    return text if text.isascii() or _is_utf8(text) else None
 
 
 def _lines(values: pa.BinaryArray) -> bytes:
@@ -340,17 +356,17 @@ def _lines(values: pa.BinaryArray) -> bytes:
     return pc.binary_join(whole, b"\n")[0].as_py()  # type: ignore[no-any-return]
 
 
-def _one_object_a_line(text: bytes, count: int) -> bool:
-    """Whether there are `count` lines, each from `{` to `}`: then no line break is a value's own."""
-    breaks = count - 1
-    return (
-        text.count(b"\n") == breaks
-        and text.count(b"}\n{") == breaks
-        and text.startswith(b"{")
-        and text.endswith(b"}")
-        and b"\r" not in text
-        and b"\0" not in text
-    )
+def _one_object_each(values: pa.BinaryArray) -> bool:
+    """Whether every value goes from `{` to `}` without a line break: then a line is a value."""
+    _, raw_ends, data = values.buffers()
+    ends = np.frombuffer(raw_ends, np.int32)[values.offset : values.offset + len(values) + 1]
+    if np.diff(ends).min(initial=1) < 1:
+        return False
+    text = np.frombuffer(data, np.uint8)
+    if not ((text[ends[:-1]] == _OPEN).all() and (text[ends[1:] - 1] == _CLOSE).all()):
+        return False
+    whole = text[ends[0] : ends[-1]].tobytes()
+    return not any(mark in whole for mark in _NOT_ON_A_LINE)
 
 
 def _is_utf8(text: bytes) -> bool:

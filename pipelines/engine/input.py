@@ -1,7 +1,7 @@
 """The input of a batch as a Spark frame: each part is read and decoded by one Spark task, in its Python worker.
 
-    driver    one row a part, its number; a partition of the frame each
-    worker    part → records, in blocks → decoded columns
+    driver    one row a task, its number; a partition of the frame each
+    worker    number → its parts → records, in blocks → decoded columns
     JVM       sees decoded rows alone: no raw record is handed over
 
 What a part is, a partition's range in Kafka, its files in an archive, given records, the worker does not ask.
@@ -9,8 +9,9 @@ What a part is, a partition's range in Kafka, its files in an archive, given rec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
 
 
 class Part(Protocol):
-    """What one Spark task reads. It travels to the worker pickled."""
+    """Records of one source partition. It travels to the worker pickled."""
+
+    @property
+    def size(self) -> int:
+        """How many records there are, or offsets, which are about as many."""
+        ...
 
     def records(self) -> Iterator[Records]:
         """The records in their order. Raises where not all of them are there."""
@@ -39,6 +45,10 @@ class KafkaPart:
 
     kafka: KafkaConfig
     range: Range
+
+    @property
+    def size(self) -> int:
+        return self.range.end - self.range.start
 
     def records(self) -> Iterator[Records]:
         wanted = self.range
@@ -53,6 +63,10 @@ class GivenPart:
 
     given: tuple[GivenRecords, ...]
 
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.given))
+
     def records(self) -> Iterator[Records]:
         yield from self.given
 
@@ -62,6 +76,10 @@ class PartsInTurn:
     """One part after the other: what an archive holds of a partition, then what Kafka still has."""
 
     parts: tuple[Part, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
 
     def records(self) -> Iterator[Records]:
         for part in self.parts:
@@ -75,15 +93,28 @@ class Input:
     session: SparkSession
     parts: tuple[Part, ...]
 
-    def decoded(self, decode: Decoder, ddl: str) -> DataFrame:
-        """The decoded rows of all parts, of the columns of `ddl`. Nothing is read yet."""
-        parts = self.parts
+    def decoded(self, decode: Decoder, ddl: str, *, shared: bool = False) -> DataFrame:
+        """The decoded rows of all parts, of the columns of `ddl`. Nothing is read yet.
+
+        A Spark task reads one part, or with `shared` as many as leave a task for each core: a task costs some tens of
+        milliseconds before and after its work.
+        """
+        most = self.session.sparkContext.defaultParallelism if shared else len(self.parts)
+        hands = dealt(self.parts, most)
 
         def read(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in rows:
                 for number in batch.column(0).to_pylist():
-                    yield from decode(parts[number].records())
+                    yield from decode(chain.from_iterable(part.records() for part in hands[number]))
 
         # Two at the least: of an input that is one partition Spark takes all keys to be together, leaves the shuffle
         # out, and every row would reach task 0.
-        return self.session.range(0, len(parts), 1, numPartitions=max(2, len(parts))).mapInArrow(read, ddl)
+        return self.session.range(0, len(hands), 1, numPartitions=max(2, len(hands))).mapInArrow(read, ddl)
+
+
+def dealt(parts: Sequence[Part], most: int) -> list[list[Part]]:
+    """The parts in at most so many hands of about one size: each, the largest first, to the hand that has the least."""
+    hands: list[list[Part]] = [[] for _ in range(min(len(parts), max(1, most)))]
+    for part in sorted(parts, key=lambda part: part.size, reverse=True):
+        min(hands, key=lambda hand: sum(each.size for each in hand)).append(part)
+    return hands

@@ -37,6 +37,9 @@ class Part:
 
 
 PARTIAL, STORED, MERGED = "__p_", "__s_", "__m_"
+# Group keys and parts of rows that the worker has combined, and how a part is made of such parts.
+GROUPED, COMBINED = "__g_", "__c_"
+_OF_COMBINED = {"count_all": "sum", "count": "sum", "sum": "sum", "min": "min", "max": "max"}
 _HEAD = ("__key", "__dead", "__token", "__old_time")
 # What rows in record order carry besides: whether the row's state is kept, and the task's stream time and late records.
 LAST, STREAM_TIME, DROPPED = "__last", "__stream_time", "__dropped"
@@ -159,7 +162,8 @@ class MergeSql:
     def with_keys(self, decoded: DataFrame) -> DataFrame:
         """The rows to aggregate, with their `__key` and `__dead`."""
         key, dead = self.keyed()
-        return decoded.where(self.filter()).selectExpr("*", key).selectExpr("*", f"{dead} AS __dead")
+        kept = decoded.where(self.filter()) if self.query.where or self.query.changelog else decoded
+        return kept.selectExpr("*", key).selectExpr("*", f"{dead} AS __dead")
 
     def grouped(self) -> list[str]:
         """Aggregates per key over a batch: time, group keys and parts."""
@@ -169,6 +173,23 @@ class MergeSql:
             *keys,
             *(f"CAST({part.partial} AS {part.type}) AS `{PARTIAL}{part.name}`" for part in self.parts),
         ]
+
+    def combined_keys(self, combined: DataFrame) -> DataFrame:
+        """`with_keys` for rows that `combine.py` gives, among which WHERE has chosen."""
+        query = replace(self.query, group_by=self._combined_group(), where=None)
+        return MergeSql(query).with_keys(combined)
+
+    def combined(self) -> list[str]:
+        """`grouped` over such rows."""
+        keys = [f"first({key.expression}) AS `{key.name}`" for key in self._combined_group()]
+        parts = [
+            f"CAST({_OF_COMBINED[part.operation]}(`{COMBINED}{part.name}`) AS {part.type}) AS `{PARTIAL}{part.name}`"
+            for part in self.parts
+        ]
+        return ["max(ROWTIME) AS __time", *keys, *parts]
+
+    def _combined_group(self) -> tuple[GroupKey, ...]:
+        return tuple(replace(key, expression=f"`{GROUPED}{key.name}`") for key in self.query.group_by)
 
     def results(self, merged: DataFrame) -> DataFrame:
         """What READ gave, as the rows that WRITE takes."""

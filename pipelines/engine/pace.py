@@ -2,8 +2,8 @@
 
 A batch costs a fixed time and a time for every record. Both are fitted to the latest batches that were cut by the bound
 (a shorter one says more about the input than about the machine), and the next batch takes what fits into the target. On
-a machine where the fixed part alone takes most of the target, small batches would be all fixed cost and the backlog
-would grow for ever: there a batch lasts twice its fixed time.
+a machine where the fixed part takes much of the target, small batches would be mostly fixed cost and the backlog would
+grow: there a batch lasts three times its fixed time.
 
 The bound moves by at most a factor of two a batch. The first batch is not learnt from: it is mostly the compiler's
 work.
@@ -21,6 +21,8 @@ _FACTOR = 2.0
 # A batch is cut by its bound if it takes nearly all of it: offsets that are no records take a part.
 _FULL = 0.8
 _REMEMBERED = 6
+# A batch lasts so many times its fixed time at the least.
+_FIXED_TIMES = 3
 # Sizes must differ by so much, as a part of their mean, to tell the fixed time from that of the records.
 _SPREAD = 0.2
 
@@ -77,7 +79,7 @@ class Pace:
         if self._fixed_s is None:
             return offsets * _FACTOR if seconds < self._bounds.seconds else offsets / _FACTOR
         record_s: float = (mean(times) - self._fixed_s) / mean(sizes)
-        goal_s: float = max(self._bounds.seconds, 2 * self._fixed_s)
+        goal_s: float = max(self._bounds.seconds, _FIXED_TIMES * self._fixed_s)
         return (goal_s - self._fixed_s) / max(record_s, 1e-9)
 
 

@@ -62,6 +62,20 @@ def test_a_field_is_found_as_written_in_lower_and_in_upper_case(name: str) -> No
     assert ["n", "other"] == [row["NAME"] for row in rows]
 
 
+def test_blocks_may_spell_fields_differently_and_have_others() -> None:
+    blocks = [
+        [b'{"theName":"0","a":0}', b'{"theName":"1"}'],
+        [b'{"theName":"2","a":2}', b'{"other":{},"THENAME":"3","A":3}'],
+        [b'{"thename":"4"}', b"bad"],
+        [b'{"theName":"6","a":7}', b'{"a":"7"}'],
+    ]
+    decoded = decoder(SOURCE, (), lambda *_: None)(records(list(block)) for block in blocks)
+    rows = [row for batch in decoded for row in batch.to_pylist()]
+    assert ["0", "1", "2", "3", "4", None, "6", None] == [row["NAME"] for row in rows]
+    assert [0, None, 2, 3, None, None, 7, 7] == [row["A"] for row in rows]
+    assert [5] == [number for number, row in enumerate(rows) if row["__error"] is not None]
+
+
 BAD = [
     None,
     b"",

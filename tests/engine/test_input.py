@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.engine.exchange import ArrowFunction, task_context
-from pipelines.engine.input import GivenPart, Input, Part, PartsInTurn
+from pipelines.engine.input import GivenPart, Input, Part, PartsInTurn, dealt
 from pipelines.engine.job import uncounted
 from pipelines.engine.jobs import job_of
-from pipelines.engine.records import GivenRecords
+from pipelines.engine.records import GivenRecords, Records
 from pipelines.engine.spark import start_session
 from pipelines.settings import Settings
 from pipelines.sql import parse_pipeline
@@ -75,6 +75,33 @@ def test_parts_count_together_and_one_after_the_other(spark: SparkSession) -> No
     found = results(spark, "", in_turn, part(range(3)))
     expected = {b"%d" % key: b'{"C":%d}' % (1 + (key < 5) + (key < 3)) for key in range(10)}
     assert expected == {key: value for _, key, value in found}
+
+
+def test_parts_are_dealt_evenly_and_each_once() -> None:
+    parts = [part(range(size)) for size in (1, 5, 2, 0, 9, 3, 4)]
+    for most in range(1, 9):
+        hands = dealt(parts, most)
+        assert min(most, len(parts)) == len(hands)
+        assert sorted(map(id, parts)) == sorted(id(each) for hand in hands for each in hand)
+    sizes = [sum(each.size for each in hand) for hand in dealt(parts, 3)]
+    assert [9, 8, 7] == sorted(sizes, reverse=True)
+    assert [] == dealt([], 4)
+
+
+def test_a_task_reads_several_parts_where_they_are_shared(spark: SparkSession) -> None:
+    def decode(blocks: Iterable[Records]) -> Iterator[pa.RecordBatch]:
+        task = task_context().partitionId()
+        for block in blocks:
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([task], pa.int32()), pa.array([len(block)])], names=["task", "n"]
+            )
+
+    read = Input(spark, tuple(part(range(size)) for size in (1, 2, 3, 4, 5)))
+    assert 2 == spark.sparkContext.defaultParallelism
+    tasks = {shared: read.decoded(decode, "task int, n bigint", shared=shared).collect() for shared in (False, True)}
+    assert [(task, task + 1) for task in range(5)] == sorted((row.task, row.n) for row in tasks[False])
+    assert {1, 2, 3, 4, 5} == {row.n for row in tasks[True]}
+    assert {0, 1} == {row.task for row in tasks[True]}
 
 
 def test_an_input_without_parts_is_empty(spark: SparkSession) -> None:

@@ -34,10 +34,10 @@ def test_noise_moves_it_and_does_not_drive_it_away(seed: int) -> None:
     assert 0.6 <= seconds <= 2.0
 
 
-@pytest.mark.parametrize("overhead_s", [0.9, 2.0, 4.0])
-def test_where_the_fixed_time_is_most_of_the_target_records_take_as_long_as_it(overhead_s: float) -> None:
+@pytest.mark.parametrize("overhead_s", [0.45, 0.9, 2.0, 4.0])
+def test_where_the_fixed_time_is_much_of_the_target_records_take_twice_as_long_as_it(overhead_s: float) -> None:
     _, seconds = settled(20_000.0, overhead_s, Bounds(10**9, 10**12, 1.0))
-    assert seconds == pytest.approx(2 * overhead_s, rel=0.1)
+    assert seconds == pytest.approx(3 * overhead_s, rel=0.1)
 
 
 def test_records_and_bytes_bound_a_batch_however_fast_it_is() -> None:
