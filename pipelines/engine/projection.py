@@ -86,7 +86,7 @@ class ProjectionJob(Job):
 
     def _known_key(self) -> str:
         keys = [f"`{column.name}` IS NOT NULL" for column in self.query.source.columns if column.key]
-        return " AND ".join(keys) or "true"
+        return f"({' OR '.join(keys) or 'true'})"
 
     def _of_values(self) -> bool:
         """Whether the key is computed from columns of the value."""

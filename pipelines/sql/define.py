@@ -44,7 +44,10 @@ def define(statement: CreateSource) -> Relation:
         raise Refusal(at, message, "WITH (kafka_topic='…', value_format='json')")
     formats = read_formats(properties, Formats())
     if not formats.value:
-        message = f"{what} needs VALUE_FORMAT: Statement is missing the 'VALUE_FORMAT' property from the WITH clause"
+        told = (
+            "Statement is missing the 'VALUE_FORMAT' property from the WITH clause. Either provide one or set a default"
+        )
+        message = f"{what} needs VALUE_FORMAT: {told} via the 'ksql.persistence.default.format.value' config."
         raise Refusal(at, message, "WITH (kafka_topic='…', value_format='json')")
     formats, kind = replace(formats, key=formats.key or DEFAULT_KEY), statement.kind.lower()
     formats = checked(formats, columns, properties, at, kind, computed=False)

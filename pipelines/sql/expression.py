@@ -108,7 +108,7 @@ def number_literal(text: str, *, negative: bool, at: int) -> Value:
     if "e" in text.lower():
         double = float(sign + text)
         if math.isinf(double):
-            raise Refusal(at, f"{text} is too large for a double")
+            raise Refusal(at, f"{text} is too large for a double: Number overflows DOUBLE: {text}")
         return Value(f"({double!r}D)" if negative else f"{double!r}D", DOUBLE, at)
     if "." in text:
         digits = Decimal(text).as_tuple()
@@ -120,7 +120,8 @@ def number_literal(text: str, *, negative: bool, at: int) -> Value:
         return Value(f"({plain}BD)" if negative else f"{plain}BD", decimal(precision, scale), at)
     number = -int(text) if negative else int(text)
     if not -BIGINT_MAX - 1 <= number <= BIGINT_MAX:
-        raise Refusal(at, f"{number} is too large for a bigint", "write it with a point or an exponent")
+        told = f"Invalid numeric literal: {text}"
+        raise Refusal(at, f"{number} is too large for a bigint: {told}", "write it with a point or an exponent")
     small = -INT_MAX - 1 <= number <= INT_MAX
     plain = str(number) if small else f"{number}L"
     return Value(f"({plain})" if negative else plain, INT if small else BIGINT, at, literal=number)
@@ -496,7 +497,8 @@ class RowExpressions(Expressions):
         name, at = node.name.text, node.at
         if node.source is not None and node.source.text != self.alias:
             hint = f"the only source here is {self.alias}"
-            raise Refusal(at, f"{node.source.text} is not a source of this query", hint)
+            told = f"'{node.source.text}' is not a valid stream/table name or alias."
+            raise Refusal(at, f"{node.source.text} is not a source of this query: {told}", hint)
         if name in self.types or name in ROW_COLUMNS:
             return name
         if name in WINDOW_BOUNDS:

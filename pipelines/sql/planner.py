@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pipelines.plan import EVERY_RECORD, Column, Output, Query, Source
+from pipelines.plan import EVERY_RECORD, LISTS, Column, Output, Query, Source
 from pipelines.sql.aggregation import require_undoable
 from pipelines.sql.casting import cast_text
 from pipelines.sql.catalogue import Catalogue, Relation, require
 from pipelines.sql.define import read_timestamp
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
-from pipelines.sql.formats import checked, formats_of, read_formats
+from pipelines.sql.formats import Formats, checked, formats_of, read_formats
 from pipelines.sql.functions import AGGREGATES, string_literal
 from pipelines.sql.functions_table import table_calls
-from pipelines.sql.names import PLAN_NAME, Name
+from pipelines.sql.names import PLAN_NAME, Name, plan_word
 from pipelines.sql.nodes import Call, walk
 from pipelines.sql.printer import print_tree
 from pipelines.sql.projection import plan_projection
@@ -50,9 +50,7 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
     properties = check_properties(statement.properties, QUERY_PROPERTIES)
     at = computed.key_at[min(1, len(computed.key_at) - 1)] if computed.key_at else statement.query.at
     what = statement.kind.lower()
-    formats = checked(
-        read_formats(properties, formats_of(source)), computed.columns, properties, at, what, computed=True
-    )
+    formats = _checked(read_formats(properties, formats_of(source)), computed, properties, at, what)
     given_topic = read_topic(properties)
     stateless = not computed.aggregates
     emission = read_emission(properties)
@@ -95,6 +93,20 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
     return Planned(query, relation)
 
 
+def _checked(formats: Formats, computed: Computation, properties: Properties, at: int, what: str) -> Formats:
+    """The formats if the result can be written in them; of an aggregation ksqlDB blames the function."""
+    try:
+        return checked(formats, computed.columns, properties, at, what, computed=True)
+    except Refusal as refusal:
+        if formats.value != "delimited" or not any(a.function in LISTS for a in computed.aggregates):
+            raise
+        told = (
+            "One of the functions used in the statement has an intermediate type that the value format can not handle."
+        )
+        message = f"{refusal.message}. {told} Please remove the function or change the format."
+        raise Refusal(refusal.at, message, refusal.hint) from None
+
+
 def _timestamp(properties: Properties, computed: Computation) -> str | None:
     """The expression of the results' time, if TIMESTAMP names one of their columns."""
     name, pattern = read_timestamp(properties, computed.columns)
@@ -121,7 +133,7 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
     sink = target.source
     query_id = text_property(check_properties(statement.properties, INSERT_PROPERTIES), "QUERY_ID")
     if query_id is not None:
-        name = plan_name(Name(*(query_id[0],) * 2, query_id[1]))
+        name = _given_name(*query_id)
     query = Query(
         name=name,
         sql=print_tree(statement),
@@ -163,9 +175,14 @@ def _widened(computed: Computation, target: Relation) -> tuple[Output, ...]:
 
 def plan_name(name: Name) -> str:
     """The name of the query that makes it: lower case, and part of topics, groups and folders."""
-    if not PLAN_NAME.fullmatch(name.text.lower()):
-        raise Refusal(name.at, f"a query's name is of letters, digits and _, not {name.text[:50]}")
-    return name.text.lower()
+    return plan_word(name.text)
+
+
+def _given_name(name: str, at: int) -> str:
+    """The name that QUERY_ID gives."""
+    if not PLAN_NAME.fullmatch(name.lower()):
+        raise Refusal(at, f"a query's name is of letters, digits and _, not {name[:50]}")
+    return name.lower()
 
 
 def _compute(select: Select, kind: str, catalogue: Catalogue, target: str) -> tuple[Computation, Relation]:

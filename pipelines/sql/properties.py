@@ -95,7 +95,7 @@ def read_format(properties: Properties, name: str, supported: tuple[str, ...]) -
     allowed = " or ".join(f"'{f}'" for f in supported)
     if text.upper() in FORMATS:
         raise Refusal(at, f"{name} '{text.lower()}' is not supported here", f"supported: {allowed}")
-    raise Refusal(at, f"unknown format '{text[:50]}'", nearest(text, supported) or f"supported: {allowed}")
+    raise Refusal(at, f"Unknown format: {text[:50].upper()}", nearest(text, supported) or f"supported: {allowed}")
 
 
 def read_partitions(properties: Properties) -> int | None:
