@@ -11,12 +11,13 @@ WHEN, under AND and OR) both mean the same, and the text is the plain comparison
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 
 from pipelines.plan import Source
-from pipelines.sql.coercion import coerced
+from pipelines.sql.coercion import coerced, fitted
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.functions import (
     AGGREGATES,
@@ -25,7 +26,6 @@ from pipelines.sql.functions import (
     Call,
     Value,
     call_scalar,
-    common_type,
     concat,
     register,
     string_literal,
@@ -141,6 +141,15 @@ def like_pattern(pattern: str, escape: str | None, at: int) -> str:
             out += "\\\\" if char == "\\" else char
         index += 1
     return out
+
+
+def computed_pattern(text: str, escape: str | None) -> str:
+    """What stands behind LIKE for a pattern that is computed. Before other characters the escape character is nothing."""
+    if escape is None:
+        return f"replace({text}, '\\\\', '\\\\\\\\')"
+    mark = re.escape(escape)
+    meant = string_literal(f"({mark}[%_{mark}])|{mark}")
+    return f"regexp_replace({text}, {meant}, '$1') ESCAPE {string_literal(escape)}"
 
 
 class Expressions:
@@ -362,13 +371,18 @@ class Expressions:
         return negated(found, node.negated)
 
     def _in(self, node: In, lets_through: bool) -> Value:
-        values = (self.value(node.operand), *(self.value(item) for item in node.items))
-        values = (values[0], *(read_literal(item, values[0].type) for item in values[1:] if item.type != NULL))
-        if len(values) == 1:
-            return Value("false", BOOLEAN, node.at)
-        values = (values[0], *(self._comparable(values[0], item, ordered=False)[1] for item in values[1:]))
-        type_ = common_type(values, "IN")
-        texts = [value.cast(type_) for value in values]
+        operand = self.value(node.operand)
+        try:
+            items = [fitted(item, operand.type) for item in node.items]
+            listed = [(value, item) for item in items if (value := self.value(item)).type != NULL]
+            if not listed:
+                return Value("false", BOOLEAN, node.at)
+            found, others = zip(*listed, strict=True)
+            values, type_ = self.coerced((operand, *found), (node.operand, *others))
+        except Refusal as refusal:
+            place = "Invalid Predicate: " if self.place in ("WHERE", "HAVING") else ""
+            raise Refusal(refusal.at, f"{place}{refusal.message}", refusal.hint) from refusal
+        texts = [_as_entries(value, type_).text if type_.is_nested else value.cast(type_) for value in values]
         plain = lets_through and not node.negated
         return negated(condition(f"({texts[0]} IN ({', '.join(texts[1:])}))", node.at, plain), node.negated)
 
@@ -385,9 +399,9 @@ class Expressions:
             text = string_literal(like_pattern(pattern.value, escape, pattern.at))
         else:
             computed = self.value(pattern)
-            if computed.type != STRING or escape is not None:
-                raise Refusal(pattern.at, "LIKE needs a string as its pattern, and with ESCAPE a literal one")
-            text = f"replace({computed.text}, '\\\\', '\\\\\\\\')"
+            if computed.type != STRING:
+                raise Refusal(pattern.at, f"LIKE needs a string as its pattern, this is {computed.type.kind}")
+            text = computed_pattern(computed.text, escape)
         plain = lets_through and not node.negated
         return negated(condition(f"({value.text} LIKE {text})", node.at, plain), node.negated)
 
@@ -448,18 +462,6 @@ def _divided(operator: str, left: str, right: str) -> str:
         zero = f"WHEN __d.b = 0 THEN CASE WHEN isnan(__d.a) THEN __d.a {infinite} WHEN __d.a = 0 THEN DOUBLE('NaN') END"
     found = f"CASE {zero} ELSE __d.a {operator} __d.b END"
     return f"transform(array(named_struct('a', {left}, 'b', {right})), __d -> {found})[0]"
-
-
-def read_literal(value: Value, wanted: SqlType) -> Value:
-    """A literal string beside numbers or booleans as one of them, as ksqlDB reads it in a list; others as they are."""
-    if value.words is None or not (wanted.is_number or wanted == BOOLEAN):
-        return value
-    if wanted == BOOLEAN:
-        return Value(value.cast(BOOLEAN), BOOLEAN, value.at)
-    try:
-        return signed_literal(value.words.strip(), value.at)
-    except (ValueError, ArithmeticError):
-        raise Refusal(value.at, f"'{value.words[:50]}' is no number") from None
 
 
 def signed_literal(text: str, at: int) -> Value:

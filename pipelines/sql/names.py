@@ -109,7 +109,7 @@ def read_name(written: str, *, quoted: bool, at: int) -> Name:
 def column_name(name: Name) -> str:
     """The name as a column's, which must not be one of ksqlDB's own columns."""
     if name.text.upper() in PSEUDO_COLUMNS:
-        raise Refusal(name.at, f"{name.text} is a reserved column name", "choose another name")
+        raise Refusal(name.at, f"'{name.text}' is a reserved column name.", "choose another name")
     return name.text
 
 

@@ -221,7 +221,8 @@ class _Reader:
             return self._map(at) if word == "MAP" else self._struct(at)
         called = word in ("LEFT", "RIGHT") and cursor.next_is(TokenType.L_PAREN)
         if not called and not _is_operand_name(start):
-            raise Refusal(at, f"expected an expression, found {cursor.shown}")
+            told = f"mismatched input '{cursor.shown}' expecting an expression"
+            raise Refusal(at, f"expected an expression, found {cursor.shown}: {told}")
         cursor.index += 1
         if word and cursor.accept_type(TokenType.L_PAREN):
             return Call(word, self._arguments(), at=at)

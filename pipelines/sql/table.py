@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipelines.plan import Aggregate, Column, GroupKey, Output, Window
 from pipelines.sql import tree
-from pipelines.sql.aggregation import CONSTANTS, ResultExpressions
+from pipelines.sql.aggregation import CONSTANTS, ResultExpressions, has_aggregate
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.functions import Value
@@ -50,6 +50,11 @@ def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Com
     _refuse_twice(groups, "GROUP BY")
     rows.place = "SELECT"
     windowed = select.window is not None
+    if not any(
+        has_aggregate(node) for node in (*(item.expression for item in items), select.having) if node is not None
+    ):
+        told = "GROUP BY requires aggregate functions in either the SELECT or HAVING clause: the query has no aggregate"
+        raise Refusal(select.at, told, "select one, for example COUNT(*)")
     _check_items(items, groups, rows, windowed=windowed)
     names = name_columns(items, rows, bounds=WINDOW_BOUNDS if windowed else ())
     keys = group_keys(groups, items, rows, names, windowed=windowed, target=target)
@@ -68,9 +73,6 @@ def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Com
     if not outputs:
         told = "The projection contains no value columns: the table has no value column"
         raise Refusal(select.at, told, "select an aggregate, for example COUNT(*)")
-    if not result.aggregates:
-        told = "GROUP BY requires aggregate functions in either the SELECT or HAVING clause: the query has no aggregate"
-        raise Refusal(select.at, told, "select one, for example COUNT(*)")
     window = plan_window(select.window) if select.window is not None else None
     places = tuple(node.at for _, node in groups)
     return Computation(where, keys, places, result.aggregates, having, tuple(outputs), tuple(columns), window)
