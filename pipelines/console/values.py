@@ -56,6 +56,8 @@ def insertable(statement: InsertValues, catalogue: Catalogue) -> Relation:
     relation = require(catalogue, statement.name)
     if relation.query and relation.kind == TABLE:
         raise Refusal(statement.name.at, f"{relation.name} is filled by {relation.query}")
+    if relation.source.window_type:
+        raise Refusal(statement.name.at, "Cannot insert values into windowed stream/table!")
     return relation
 
 

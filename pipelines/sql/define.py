@@ -16,6 +16,7 @@ from pipelines.sql.properties import (
     check_properties,
     read_partitions,
     read_topic,
+    read_window,
     text_property,
 )
 from pipelines.sql.time_pattern import python_pattern
@@ -53,6 +54,9 @@ def define(statement: CreateSource) -> Relation:
     formats = checked(formats, columns, properties, at, kind, computed=False)
     read_partitions(properties)
     timestamp, pattern = read_timestamp(properties, columns)
+    window_type, window_ms = read_window(properties)
+    if window_type and not any(column.key for column in columns):
+        raise Refusal(statement.columns_at, "Windowed sources require a key column.", "the column that is the key")
     source = Source(
         statement.name.text,
         topic[0],
@@ -64,6 +68,8 @@ def define(statement: CreateSource) -> Relation:
         formats.wrapped,
         timestamp,
         pattern,
+        window_type=window_type,
+        window_ms=window_ms,
     )
     return Relation(source.name, statement.kind, source, formats.key, print_tree(statement))
 

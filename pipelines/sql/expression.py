@@ -501,7 +501,7 @@ class RowExpressions(Expressions):
             hint = f"the only source here is {self.alias}"
             told = f"'{node.source.text}' is not a valid stream/table name or alias."
             raise Refusal(at, f"{node.source.text} is not a source of this query: {told}", hint)
-        if name in self.types or name in ROW_COLUMNS:
+        if name in self.types or name in ROW_COLUMNS or (name in WINDOW_BOUNDS and self.source.window_type):
             return name
         if name in WINDOW_BOUNDS:
             told = f"Window bounds column {name} can only be used in the SELECT clause of windowed aggregations"

@@ -76,7 +76,9 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
         wrapped=formats.wrapped,
         changelog=relation.kind == TABLE,
         timestamp=_timestamp(properties, computed),
+        keeps_window=bool(source.window_type),
     )
+    window = computed.window
     result = Source(
         statement.name.text,
         query.output_topic,
@@ -86,10 +88,11 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
         formats.key_delimiter,
         formats.value_delimiter,
         formats.wrapped,
+        window_type=window.kind if window is not None else source.window_type,
+        window_ms=window.size_ms if window is not None else source.window_ms,
     )
-    relation = Relation(
-        result.name, statement.kind, result, formats.key, query.sql, name, windowed=computed.window is not None
-    )
+    windowed = bool(result.window_type)
+    relation = Relation(result.name, statement.kind, result, formats.key, query.sql, name, windowed=windowed)
     return Planned(query, relation)
 
 
@@ -131,6 +134,9 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
     computed, relation = _compute(statement.query, STREAM, catalogue, target.name)
     _require_same(computed.columns, target, statement)
     sink = target.source
+    if (sink.window_type, sink.window_ms) != (relation.source.window_type, relation.source.window_ms):
+        told = "Incompatible windowing between results and sink"
+        raise Refusal(statement.query.at, f"{target.name} and {relation.name} are not windowed alike: {told}")
     query_id = text_property(check_properties(statement.properties, INSERT_PROPERTIES), "QUERY_ID")
     if query_id is not None:
         name = _given_name(*query_id)
@@ -153,6 +159,7 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
         key_delimiter=sink.key_delimiter,
         value_delimiter=sink.value_delimiter,
         wrapped=sink.wrapped,
+        keeps_window=bool(sink.window_type),
     )
     return Planned(query, target)
 
@@ -200,8 +207,11 @@ def _compute(select: Select, kind: str, catalogue: Catalogue, target: str) -> tu
 
 def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
     is_table = select.group_by is not None or relation.kind == TABLE
-    if relation.windowed:
-        raise Refusal(select.source.name.at, f"{relation.name} is windowed; a windowed table cannot be read yet")
+    if relation.windowed and not relation.source.window_type:
+        raise Refusal(select.source.name.at, f"{relation.name} is windowed, by a statement of before: make it again")
+    if relation.source.window_type and (clause := select.group_by or select.partition_by) is not None:
+        told = "Implicit repartitioning of windowed sources is not supported."
+        raise Refusal(clause.at, f"{relation.name} is windowed: {told}", "its rows keep their key and their window")
     if kind == STREAM and is_table:
         at = select.group_by.at if select.group_by is not None else select.source.name.at
         told = "Your SELECT query produces a TABLE. Please use CREATE TABLE AS SELECT statement instead"
