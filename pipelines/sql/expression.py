@@ -17,6 +17,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from pipelines.plan import Source
+from pipelines.sql.casting import comparable
 from pipelines.sql.coercion import coerced, fitted
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.functions import (
@@ -36,7 +37,7 @@ from pipelines.sql.functions_json import JSON
 from pipelines.sql.functions_math import MATH
 from pipelines.sql.functions_table import TABLE_FUNCTIONS, TableCalls, table_calls
 from pipelines.sql.functions_text import TEXT
-from pipelines.sql.functions_time import TIMES, UNIT_FIRST
+from pipelines.sql.functions_time import TIMES, UNIT_FIRST, UNITS
 from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, WINDOW_BOUNDS, quote
 from pipelines.sql.nested import LAMBDAS, build_lambda_call, build_nested
 from pipelines.sql.nodes import (
@@ -258,11 +259,9 @@ class Expressions:
             raise self.unknown_function(name, node.at)
         for argument in node.arguments:
             if isinstance(argument, Star):
-                raise Refusal(argument.at, f"{name}(*) is not possible", "only COUNT takes *")
-        arguments = node.arguments
-        if name in UNIT_FIRST and arguments and isinstance(arguments[0], Column) and arguments[0].source is None:
-            unit = arguments[0]  # a unit is a word of its own there
-            arguments = (Text(unit.name.text, at=unit.at), *arguments[1:])
+                told = Call(name, node.at, ()).unaccepted()
+                raise Refusal(argument.at, f"{name}(*) is not possible: {told}.", "only COUNT takes *")
+        arguments = _with_unit(node.arguments) if name in UNIT_FIRST else node.arguments
         return call_scalar(Call(name, node.at, tuple(self.value(argument) for argument in arguments)))
 
     @staticmethod
@@ -431,23 +430,17 @@ class Expressions:
         return Value(value.cast(target), target, node.at)
 
 
+def _with_unit(arguments: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Arguments of which the first is a unit of time, a word of its own there."""
+    match arguments:
+        case (Column(name=name, source=None, at=at), *rest) if name.text.upper() in UNITS:
+            return (Text(name.text, at=at), *rest)
+    return arguments
+
+
 def _as_entries(value: Value, type_: SqlType) -> Value:
     """An array, a map or a struct as it can be compared: a map as its entries, ordered by key."""
-    return Value(_entries(value.cast(type_), type_, 0), type_, value.at)
-
-
-def _entries(text: str, type_: SqlType, depth: int) -> str:
-    if "map<" not in type_.spark:
-        return text
-    e = f"__m{depth}"
-    if type_.kind == "array":
-        return f"transform({text}, {e} -> {_entries(e, type_.inner[0], depth + 1)})"
-    if type_.kind == "map":
-        value = _entries(f"{e}.value", type_.inner[1], depth + 1)
-        return f"array_sort(transform(map_entries({text}), {e} -> struct({e}.key, {value})))"
-    fields = zip(type_.names, type_.inner, strict=True)
-    parts = (_entries(f"{text}.{quote(name)}", inner, depth + 1) for name, inner in fields)
-    return f"CASE WHEN {text} IS NOT NULL THEN struct({', '.join(parts)}) END"
+    return Value(comparable(value.cast(type_), type_), type_, value.at)
 
 
 def _divided(operator: str, left: str, right: str) -> str:

@@ -135,13 +135,18 @@ def build_lambda_call(node: Call, over: Expressions) -> Value:
 
 
 def _transformed_map(node: Call, operand: Value, lambdas: list[Lambda], over: Expressions) -> Value:
-    """TRANSFORM of a map: both functions take an entry as it was."""
+    """TRANSFORM of a map: both functions take an entry as it was. NULL where two new keys are the same or one is NULL."""
     over.depth += 1
     entry = f"__v{over.depth}_0"
     bodies = [_bound_body(each, [f"{entry}.key", f"{entry}.value"], operand.type.inner, over) for each in lambdas]
     type_ = map_of(bodies[0].type, bodies[1].type)
-    made = f"transform(map_entries({operand.text}), {entry} -> struct({bodies[0].text}, {bodies[1].text}))"
-    return Value(f"map_from_entries({made})", type_, node.at)
+    made = (
+        f"transform(map_entries({operand.text}), {entry} -> struct({bodies[0].text} AS key, {bodies[1].text} AS value))"
+    )
+    entries = f"__t{over.depth}"
+    keys = f"array_compact(transform({entries}, {entry} -> {entry}.key))"
+    proper = f"CASE WHEN size(array_distinct({keys})) = size({entries}) THEN map_from_entries({entries}) END"
+    return Value(f"transform(array({made}), {entries} -> {proper})[0]", type_, node.at)
 
 
 def _listed(names: list[str]) -> str:
