@@ -80,9 +80,9 @@ def _extreme(function: str) -> Callable[[Call], Value]:
 
 
 def _join(call: Call) -> Value:
-    """The items as text with a delimiter, a comma by default, between them; NULL is `null`."""
+    """The items as text with a delimiter, a comma by default, between them; NULL is `null`, as a delimiter nothing."""
     array = call.want(0, "array")
-    mark = call.want(1, "string").text if len(call.arguments) == 2 else "','"
+    mark = f"coalesce({call.want(1, 'string').text}, '')" if len(call.arguments) == 2 else "','"
     item = Value("__j", array.type.inner[0], call.at).cast(STRING)
     return call.result(f"array_join(transform({array.text}, __j -> coalesce({item}, 'null')), {mark})", STRING)
 
