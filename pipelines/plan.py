@@ -38,6 +38,9 @@ class Source:
     that is not `wrapped` is the value itself instead of an object. `timestamp` names the column that is ROWTIME
     (BIGINT, TIMESTAMP, or a string as `timestamp_format` says) in place of the record's own time. With `places` rows
     have the record's partition and offset as ROWPARTITION and ROWOFFSET.
+
+    Of a windowed topic `window_type` is `tumbling`, `hopping` or `session`, else empty, and `window_ms` the size, 0 for
+    sessions: keys end with the window's bounds (`pipelines/engine/windowed_keys.py`), rows have WINDOWSTART and WINDOWEND.
     """
 
     name: str
@@ -51,6 +54,8 @@ class Source:
     timestamp: str | None = None
     timestamp_format: str | None = None
     places: bool = False
+    window_type: str = ""
+    window_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,8 @@ class Query:
     an expression for the results' time in place of the row's. `having` is over group keys' names and aggregates' names.
     `tasks` is the number of state partitions.
 
+    A stateless query that `keeps_window` reads a windowed source, and its results are in their row's window.
+
     `tables` are arrays over the source's columns: a row becomes one for each of their items, side by side, which the
     outputs know by the array's name.
     """
@@ -170,6 +177,7 @@ class Query:
     changelog: bool = False
     timestamp: str | None = None
     tables: tuple[Output, ...] = ()
+    keeps_window: bool = False
 
     @property
     def stateless(self) -> bool:
@@ -202,9 +210,20 @@ _LATER_QUERY = (
     "changelog",
     "timestamp",
     "tables",
+    "keeps_window",
 )
 _LATER_AGGREGATE = ("most", "nulls")
-_LATER_SOURCE = ("key_format", "key_delimiter", "value_delimiter", "wrapped", "timestamp", "timestamp_format", "places")
+_LATER_SOURCE = (
+    "key_format",
+    "key_delimiter",
+    "value_delimiter",
+    "wrapped",
+    "timestamp",
+    "timestamp_format",
+    "places",
+    "window_type",
+    "window_ms",
+)
 
 
 def _used(values: dict[str, Any], kind: type[Query | Source | Aggregate], later: tuple[str, ...]) -> dict[str, Any]:

@@ -43,11 +43,12 @@ def result_settings(query: Query, admin: Admin) -> dict[str, str]:
     A windowed table does both, since its keys never end, and keeps a window at least as long as its store does.
     """
     settings = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
-    if query.window is None and (not query.stateless or query.changelog):
+    is_table = not query.stateless or query.changelog
+    if is_table and query.window is None and not query.keeps_window:
         return settings
     retention = admin.configs(query.source.topic).get("retention.ms", "-1")
-    if query.window is None:
+    if not is_table:
         return {**settings, "cleanup.policy": "delete", "retention.ms": retention}
-    if int(retention) >= 0:
+    if query.window is not None and int(retention) >= 0:
         retention = str(max(int(retention), query.window.retention_ms))
     return {**settings, "cleanup.policy": "compact,delete", "retention.ms": retention}

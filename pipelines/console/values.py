@@ -7,7 +7,7 @@ import math
 import time
 from datetime import UTC, date, datetime
 from datetime import time as day_time
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 from pipelines.console.written import key_bytes, value_bytes
@@ -17,7 +17,7 @@ from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.names import ROWTIME
 from pipelines.sql.nodes import ArrayOf, MapOf, Node, Null, Number, Sign, StructOf, Text, Truth, unwrapped
 from pipelines.sql.tree import TABLE, InsertValues
-from pipelines.sql.types import SqlType, parse_type
+from pipelines.sql.types import PRECISION_MAX, SqlType, parse_type
 
 _BITS = {"int": 31, "bigint": 63}
 Plain = str | int | float | bool | Decimal | None
@@ -56,6 +56,8 @@ def insertable(statement: InsertValues, catalogue: Catalogue) -> Relation:
     relation = require(catalogue, statement.name)
     if relation.query and relation.kind == TABLE:
         raise Refusal(statement.name.at, f"{relation.name} is filled by {relation.query}")
+    if relation.source.window_type:
+        raise Refusal(statement.name.at, "Cannot insert values into windowed stream/table!")
     return relation
 
 
@@ -160,7 +162,7 @@ def _read(text: str, kind: str) -> int | str:
 
 def _decimal(value: int | float | Decimal, type_: SqlType, wrong: Refusal) -> Decimal:
     try:
-        fitted = Decimal(value).quantize(Decimal(1).scaleb(-type_.scale))
+        fitted = Decimal(value).quantize(Decimal(1).scaleb(-type_.scale), context=Context(prec=PRECISION_MAX))
     except InvalidOperation:
         raise wrong from None
     if isinstance(value, float) or fitted != value or len(fitted.as_tuple().digits) > type_.precision:

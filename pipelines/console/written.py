@@ -18,9 +18,9 @@ _QUOTED = re.compile(r"^[\x00-#]|[\x00-\x20]$|[\"\n\r]")
 
 
 def key_bytes(source: Source, given: Mapping[str, Any]) -> bytes | None:
-    """The key; None for none, and if a part of it is null."""
+    """The key; None for none, and if all parts of it are null."""
     columns = [column for column in source.columns if column.key]
-    if not columns or source.key_format == "none" or any(given.get(column.name) is None for column in columns):
+    if not columns or source.key_format == "none" or all(given.get(column.name) is None for column in columns):
         return None
     if source.key_format == "json" and len(columns) > 1:
         return _object(columns, given)
@@ -42,10 +42,7 @@ def _bytes(form: str, delimiter: str, columns: Sequence[Column], given: Mapping[
     if form == "json":
         return dump(values[0]).encode()
     if form == "delimited":
-        many = len(values) > 1
-        return delimiter.join(
-            _field(each, delimiter, first=many and at == 0) for at, each in enumerate(values)
-        ).encode()
+        return delimiter.join(_field(each, delimiter, first=at == 0) for at, each in enumerate(values)).encode()
     return kafka_format.encode(values[0], columns[0].type)
 
 

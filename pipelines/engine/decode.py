@@ -24,8 +24,10 @@ import pyarrow.compute as pc
 import pyarrow.json as paj
 
 from pipelines.engine.records import Records, partitions
-from pipelines.engine.values import fields_once, key_reader, value_reader
+from pipelines.engine.values import Reader, Row, fields_once, key_reader, value_reader
+from pipelines.engine.windowed_keys import split_key
 from pipelines.plan import Source
+from pipelines.sql.names import WINDOW_BOUNDS
 from pipelines.sql.time_pattern import time_reader
 from pipelines.sql.types import PHYSICAL, parse_type
 from statestore.errors import InvalidConfig
@@ -86,7 +88,13 @@ def decoded_ddl(source: Source) -> str:
     """Schema of the decoded rows as Spark DDL: the source's columns, ROWTIME, `__error`, `__raw`."""
     columns = [f"`{column.name}` {parse_type(column.type).ddl}" for column in source.columns]
     places = ["ROWPARTITION int", "ROWOFFSET bigint"] if source.places else []
-    return ", ".join([*columns, "ROWTIME bigint", *places, "__error string", f"__raw {RAW_DDL}"])
+    bounds = [f"{name} bigint" for name in bounds_of(source)]
+    return ", ".join([*columns, "ROWTIME bigint", *bounds, *places, "__error string", f"__raw {RAW_DDL}"])
+
+
+def bounds_of(source: Source) -> tuple[str, ...]:
+    """The columns of a row's window, if the source is windowed."""
+    return WINDOW_BOUNDS if source.window_type else ()
 
 
 def decoder(
@@ -100,6 +108,7 @@ def decoder(
     """
     fields = _Fields(source)
     names = [column.name for column in source.columns]
+    bounds = bounds_of(source)
     times = row_times(source)
     read_keys = _key_decoder(source)
 
@@ -116,8 +125,8 @@ def decoder(
             raw = _raw(source.topic, records, _needs_raw(columns, errors, raw_if_null))
             places = [partitions(records), records.offsets] if source.places else []
             yield pa.RecordBatch.from_arrays(
-                [*(columns[name] for name in names), time, *places, errors, raw],
-                names=[*names, "ROWTIME", *PLACES[: len(places)], "__error", "__raw"],
+                [*(columns[n] for n in names), time, *(columns[n] for n in bounds), *places, errors, raw],
+                names=[*names, "ROWTIME", *bounds, *PLACES[: len(places)], "__error", "__raw"],
             )
 
     return decode
@@ -386,8 +395,10 @@ def _key_decoder(source: Source) -> KeyDecoder:
     types = [arrow_type(column.type) for column in keys]
     if not keys:
         return lambda _records, _kept, errors: ({}, errors)
-    read = key_reader(source, keys)
-    nothing = [None] * len(keys)
+    read = _windowed(key_reader(source, keys), source) if source.window_type else key_reader(source, keys)
+    names = [*(key.name for key in keys), *bounds_of(source)]
+    types += [pa.int64()] * (len(names) - len(keys))
+    nothing = [None] * len(names)
 
     def decode(records: Records, kept: pa.Array | None, errors: pa.Array) -> tuple[dict[str, pa.Array], pa.Array]:
         raws = records.keys if kept is None else _only(records.keys, kept)
@@ -398,10 +409,20 @@ def _key_decoder(source: Source) -> KeyDecoder:
             except (ValueError, ArithmeticError, csv.Error, RecursionError) as error:
                 reasons[row] = reasons[row] or f"key does not fit column {keys[0].name}: {error}"
                 rows.append(nothing)
-        columns = {key.name: pa.array([row[i] for row in rows], types[i]) for i, key in enumerate(keys)}
+        columns = {name: pa.array([row[i] for row in rows], types[i]) for i, name in enumerate(names)}
         return columns, pa.array(reasons, pa.string())
 
     return decode
+
+
+def _windowed(read: Reader, source: Source) -> Reader:
+    """Reads a key that ends with its window's bounds: the columns, then start and end."""
+
+    def parts(raw: bytes) -> Row:
+        key, start, end = split_key(raw, source)
+        return [*read(key), start, end]
+
+    return parts
 
 
 Times = Callable[[pa.Array, dict[str, pa.Array], pa.Array], tuple[pa.Array, pa.Array]]

@@ -23,14 +23,16 @@ def value_bytes(query: Query) -> str:
 
 
 def key_fields_bytes(query: Query, fields: Sequence[Field]) -> str:
-    """The serialised key; null if a part of it is null, and for no fields."""
+    """The serialised key; null for no fields. A group with a null part has none, a row's is null if all parts are."""
     if not fields or query.key_format == "none":
         return "CAST(NULL AS BINARY)"
+    known = (" OR " if query.stateless else " AND ").join(f"({expression}) IS NOT NULL" for _, expression in fields)
     if query.key_format == "json" and len(fields) > 1:
         listed = ", ".join(f"{expression} AS `{name}`" for name, expression in fields)
-        return f"CASE WHEN {_known(fields)} THEN CAST(to_json(struct({listed})) AS BINARY) END"
+        text = f"to_json(struct({listed}), map('ignoreNullFields', 'false'))"
+        return f"CASE WHEN {known} THEN CAST({text} AS BINARY) END"
     if query.key_format == "delimited":
-        return f"CASE WHEN {_known(fields)} THEN {_bytes('delimited', query.key_delimiter, fields)} END"
+        return f"CASE WHEN {known} THEN {_bytes('delimited', query.key_delimiter, fields)} END"
     if query.key_format == "kafka" and query.group_by[0].type == "double":
         return _double(fields[0][1])
     return _bytes(query.key_format, query.key_delimiter, fields)
@@ -42,21 +44,16 @@ def _double(expression: str) -> str:
     return f"CASE WHEN ({expression}) IS NOT NULL THEN CAST(CAST({bits} AS BIGINT) AS BINARY) END"
 
 
-def _known(fields: Sequence[Field]) -> str:
-    return " AND ".join(f"({expression}) IS NOT NULL" for _, expression in fields)
-
-
 def _bytes(form: str, delimiter: str, fields: Sequence[Field]) -> str:
     expression = fields[0][1]
     match form:
         case "json":
             # Spark writes objects only: the one field's value stands behind `{"v":`.
-            text = f"to_json(struct({expression} AS v))"
+            text = f"to_json(struct({expression} AS v), map('ignoreNullFields', 'false'))"
             bare = f"substring({text}, 6, length({text}) - 6)"
             return f"CASE WHEN ({expression}) IS NOT NULL THEN CAST({bare} AS BINARY) END"
         case "delimited":
-            many = len(fields) > 1
-            parts = ", ".join(_csv(each, delimiter, first=many and at == 0) for at, (_, each) in enumerate(fields))
+            parts = ", ".join(_csv(each, delimiter, first=at == 0) for at, (_, each) in enumerate(fields))
             return f"CAST(concat_ws('{_literal(delimiter)}', {parts}) AS BINARY)"
         case "kafka":
             # Outside of ANSI mode Spark casts integers to big-endian bytes, which is the KAFKA format.
@@ -68,7 +65,7 @@ def _csv(expression: str, delimiter: str, *, first: bool) -> str:
     """One field: empty for null, in quotes if it holds the delimiter, a quote or a line break.
 
     Also in quotes, as Commons CSV has it, is what begins with a space, `!`, `"` or `#` or ends with a space, and the
-    `first` of several fields if it begins with anything but a letter or a digit of ASCII, or is empty.
+    `first` field if it begins with anything but a letter or a digit of ASCII, or is empty.
     """
     text = f"CAST({expression} AS STRING)"
     special = " OR ".join(

@@ -22,6 +22,7 @@ from pipelines.engine.input import Input
 from pipelines.engine.job import Job, drained
 from pipelines.engine.merge import DEAD, FAILED, key_bytes
 from pipelines.engine.records import partitions
+from pipelines.engine.windowed_keys import joined_key
 from statestore.client import Writing
 from statestore.errors import InvalidConfig, InvariantBroken
 from statestore.failpoints import reach
@@ -86,7 +87,7 @@ class ProjectionJob(Job):
 
     def _known_key(self) -> str:
         keys = [f"`{column.name}` IS NOT NULL" for column in self.query.source.columns if column.key]
-        return " AND ".join(keys) or "true"
+        return f"({' OR '.join(keys) or 'true'})"
 
     def _of_values(self) -> bool:
         """Whether the key is computed from columns of the value."""
@@ -108,8 +109,11 @@ class ProjectionJob(Job):
         keyed = f"NOT ({FAILED})"
         if not query.changelog and self._of_values():
             keyed = "__error IS NULL"  # a row without a value has no such key
+        key = key_bytes(query, query.group_by)
+        if query.keeps_window:
+            key = joined_key(key, query.source.window_type)
         return [
-            f"CASE WHEN {keyed} THEN {key_bytes(query, query.group_by)} END AS __key",
+            f"CASE WHEN {keyed} THEN {key} END AS __key",
             f"CASE WHEN {shown} THEN {value_bytes(query)} END AS __value",
             f"CASE WHEN {FAILED} THEN {DEAD.format(reason='__error')} END AS __dead",
             f"{self._time()} AS __time",

@@ -12,15 +12,17 @@ import binascii
 import csv
 import json
 from collections.abc import Callable, Sequence
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from pipelines import kafka_format
 from pipelines.plan import Column, Source
-from pipelines.sql.types import SqlType, parse_type
+from pipelines.sql.types import PRECISION_MAX, SqlType, parse_type
 
 Row = list[Any]
 Reader = Callable[[bytes], Row]
+# As many digits as a decimal may have; Python's own limit is lower.
+_DIGITS = Context(prec=PRECISION_MAX)
 _BITS = {"int": 31, "date": 31, "time": 31, "bigint": 63, "timestamp": 63}
 
 
@@ -142,7 +144,7 @@ def _integer(value: Any, kind: str) -> int:
 
 def _decimal(value: Any, type_: SqlType) -> Decimal:
     number = Decimal(str(_number(value)))
-    fit = number.quantize(Decimal(1).scaleb(-type_.scale), ROUND_HALF_UP)
+    fit = number.quantize(Decimal(1).scaleb(-type_.scale), ROUND_HALF_UP, _DIGITS)
     if fit != number or len(fit.as_tuple().digits) > type_.precision:
         raise ValueError(f"{value} does not fit {type_.sql}")
     return fit

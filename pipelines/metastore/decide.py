@@ -32,6 +32,7 @@ from pipelines.sql.catalogue import Relation, require
 from pipelines.sql.define import define
 from pipelines.sql.error import Refusal, locate, nearest
 from pipelines.sql.named_types import OWN, with_types
+from pipelines.sql.names import plan_word
 from pipelines.sql.planner import plan_create, plan_insert
 from pipelines.sql.printer import print_tree
 from pipelines.sql.properties import SOURCE_PROPERTIES, check_properties, read_partitions
@@ -245,4 +246,4 @@ def _require_upgrade(old: Relation, new: Relation, statement: t.CreateSource | t
 
 def query_pipeline(statement: t.CreateAs) -> str:
     """The pipeline that CREATE … AS makes."""
-    return f"{'csas' if statement.kind == t.STREAM else 'ctas'}_{statement.name.text.lower()}"
+    return f"{'csas' if statement.kind == t.STREAM else 'ctas'}_{plan_word(statement.name.text)}"

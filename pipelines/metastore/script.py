@@ -48,6 +48,10 @@ def created(relation: Relation) -> CreateSource:
         given["TIMESTAMP"] = f"`{source.timestamp}`"
     if source.timestamp_format is not None:
         given["TIMESTAMP_FORMAT"] = source.timestamp_format
+    if source.window_type:
+        given["WINDOW_TYPE"] = source.window_type
+    if source.window_ms:
+        given["WINDOW_SIZE"] = f"{source.window_ms} MILLISECONDS"
     return CreateSource(relation.kind, _name(relation.name), columns, _properties(given))
 
 

@@ -83,6 +83,8 @@ class ResultExpressions(Expressions):
         shown = print_tree(self.item) if self.item is not None else name
         shown = f"({shown})" if isinstance(self.item, Binary) else shown
         told = f"Non-aggregate {self.rows.place} {plural} not part of GROUP BY: {shown}"
+        if self.item is not None:
+            told = f"{told} Either add the column(s) to the GROUP BY or remove them from the SELECT."
         raise Refusal(node.at, f"column {name} is neither grouped nor aggregated: {told}", f"add {name} to GROUP BY")
 
     def aggregate(self, node: Call) -> Value:

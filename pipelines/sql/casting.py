@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipelines.sql.names import quote
 from pipelines.sql.types import DATE, STRING, TIMESTAMP, SqlType
 
 DAY_MS = "86400000L"
@@ -95,3 +96,18 @@ def _nested(text: str, source: SqlType, target: SqlType, depth: int) -> str:
             value = cast_text(f"{text}.`{name}`", known[name], type_, depth + 1)
         fields.append(f"'{name}', {value}")
     return f"CASE WHEN {text} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
+
+
+def comparable(text: str, type_: SqlType, depth: int = 0) -> str:
+    """A value as it can be compared with another of its type: a map, wherever in it, as its entries, ordered by key."""
+    if "map<" not in type_.spark:
+        return text
+    e = f"__m{depth}"
+    if type_.kind == "array":
+        return f"transform({text}, {e} -> {comparable(e, type_.inner[0], depth + 1)})"
+    if type_.kind == "map":
+        value = comparable(f"{e}.value", type_.inner[1], depth + 1)
+        return f"array_sort(transform(map_entries({text}), {e} -> struct({e}.key, {value})))"
+    fields = zip(type_.names, type_.inner, strict=True)
+    parts = (comparable(f"{text}.{quote(name)}", inner, depth + 1) for name, inner in fields)
+    return f"CASE WHEN {text} IS NOT NULL THEN struct({', '.join(parts)}) END"

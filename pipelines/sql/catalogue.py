@@ -61,5 +61,7 @@ def require(catalogue: Catalogue, name: Name, what: str = "stream or table") -> 
     """The relation that a statement names. Refuses an unknown name with the nearest known one."""
     found = catalogue.find(name.text)
     if found is None:
-        raise Refusal(name.at, f"unknown {what}: {name.text} does not exist", nearest(name.text, catalogue.names()))
+        raise Refusal(
+            name.at, f"unknown {what}: Source {name.text} does not exist", nearest(name.text, catalogue.names())
+        )
     return found

@@ -16,6 +16,7 @@ from pipelines.sql.properties import (
     check_properties,
     read_partitions,
     read_topic,
+    read_window,
     text_property,
 )
 from pipelines.sql.time_pattern import python_pattern
@@ -44,12 +45,18 @@ def define(statement: CreateSource) -> Relation:
         raise Refusal(at, message, "WITH (kafka_topic='…', value_format='json')")
     formats = read_formats(properties, Formats())
     if not formats.value:
-        message = f"{what} needs VALUE_FORMAT: Statement is missing the 'VALUE_FORMAT' property from the WITH clause"
+        told = (
+            "Statement is missing the 'VALUE_FORMAT' property from the WITH clause. Either provide one or set a default"
+        )
+        message = f"{what} needs VALUE_FORMAT: {told} via the 'ksql.persistence.default.format.value' config."
         raise Refusal(at, message, "WITH (kafka_topic='…', value_format='json')")
     formats, kind = replace(formats, key=formats.key or DEFAULT_KEY), statement.kind.lower()
     formats = checked(formats, columns, properties, at, kind, computed=False)
     read_partitions(properties)
     timestamp, pattern = read_timestamp(properties, columns)
+    window_type, window_ms = read_window(properties)
+    if window_type and not any(column.key for column in columns):
+        raise Refusal(statement.columns_at, "Windowed sources require a key column.", "the column that is the key")
     source = Source(
         statement.name.text,
         topic[0],
@@ -61,6 +68,8 @@ def define(statement: CreateSource) -> Relation:
         formats.wrapped,
         timestamp,
         pattern,
+        window_type=window_type,
+        window_ms=window_ms,
     )
     return Relation(source.name, statement.kind, source, formats.key, print_tree(statement))
 

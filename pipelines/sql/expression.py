@@ -11,12 +11,14 @@ WHEN, under AND and OR) both mean the same, and the text is the plain comparison
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 
 from pipelines.plan import Source
-from pipelines.sql.coercion import coerced
+from pipelines.sql.casting import comparable
+from pipelines.sql.coercion import coerced, fitted
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.functions import (
     AGGREGATES,
@@ -25,7 +27,6 @@ from pipelines.sql.functions import (
     Call,
     Value,
     call_scalar,
-    common_type,
     concat,
     register,
     string_literal,
@@ -36,7 +37,7 @@ from pipelines.sql.functions_json import JSON
 from pipelines.sql.functions_math import MATH
 from pipelines.sql.functions_table import TABLE_FUNCTIONS, TableCalls, table_calls
 from pipelines.sql.functions_text import TEXT
-from pipelines.sql.functions_time import TIMES, UNIT_FIRST
+from pipelines.sql.functions_time import TIMES, UNIT_FIRST, UNITS
 from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, WINDOW_BOUNDS, quote
 from pipelines.sql.nested import LAMBDAS, build_lambda_call, build_nested
 from pipelines.sql.nodes import (
@@ -108,7 +109,7 @@ def number_literal(text: str, *, negative: bool, at: int) -> Value:
     if "e" in text.lower():
         double = float(sign + text)
         if math.isinf(double):
-            raise Refusal(at, f"{text} is too large for a double")
+            raise Refusal(at, f"{text} is too large for a double: Number overflows DOUBLE: {text}")
         return Value(f"({double!r}D)" if negative else f"{double!r}D", DOUBLE, at)
     if "." in text:
         digits = Decimal(text).as_tuple()
@@ -120,7 +121,8 @@ def number_literal(text: str, *, negative: bool, at: int) -> Value:
         return Value(f"({plain}BD)" if negative else f"{plain}BD", decimal(precision, scale), at)
     number = -int(text) if negative else int(text)
     if not -BIGINT_MAX - 1 <= number <= BIGINT_MAX:
-        raise Refusal(at, f"{number} is too large for a bigint", "write it with a point or an exponent")
+        told = f"Invalid numeric literal: {text}"
+        raise Refusal(at, f"{number} is too large for a bigint: {told}", "write it with a point or an exponent")
     small = -INT_MAX - 1 <= number <= INT_MAX
     plain = str(number) if small else f"{number}L"
     return Value(f"({plain})" if negative else plain, INT if small else BIGINT, at, literal=number)
@@ -140,6 +142,15 @@ def like_pattern(pattern: str, escape: str | None, at: int) -> str:
             out += "\\\\" if char == "\\" else char
         index += 1
     return out
+
+
+def computed_pattern(text: str, escape: str | None) -> str:
+    """What stands behind LIKE for a pattern that is computed. Before other characters the escape character is nothing."""
+    if escape is None:
+        return f"replace({text}, '\\\\', '\\\\\\\\')"
+    mark = re.escape(escape)
+    meant = string_literal(f"({mark}[%_{mark}])|{mark}")
+    return f"regexp_replace({text}, {meant}, '$1') ESCAPE {string_literal(escape)}"
 
 
 class Expressions:
@@ -248,11 +259,9 @@ class Expressions:
             raise self.unknown_function(name, node.at)
         for argument in node.arguments:
             if isinstance(argument, Star):
-                raise Refusal(argument.at, f"{name}(*) is not possible", "only COUNT takes *")
-        arguments = node.arguments
-        if name in UNIT_FIRST and arguments and isinstance(arguments[0], Column) and arguments[0].source is None:
-            unit = arguments[0]  # a unit is a word of its own there
-            arguments = (Text(unit.name.text, at=unit.at), *arguments[1:])
+                told = Call(name, node.at, ()).unaccepted()
+                raise Refusal(argument.at, f"{name}(*) is not possible: {told}.", "only COUNT takes *")
+        arguments = _with_unit(node.arguments) if name in UNIT_FIRST else node.arguments
         return call_scalar(Call(name, node.at, tuple(self.value(argument) for argument in arguments)))
 
     @staticmethod
@@ -361,13 +370,18 @@ class Expressions:
         return negated(found, node.negated)
 
     def _in(self, node: In, lets_through: bool) -> Value:
-        values = (self.value(node.operand), *(self.value(item) for item in node.items))
-        values = (values[0], *(read_literal(item, values[0].type) for item in values[1:] if item.type != NULL))
-        if len(values) == 1:
-            return Value("false", BOOLEAN, node.at)
-        values = (values[0], *(self._comparable(values[0], item, ordered=False)[1] for item in values[1:]))
-        type_ = common_type(values, "IN")
-        texts = [value.cast(type_) for value in values]
+        operand = self.value(node.operand)
+        try:
+            items = [fitted(item, operand.type) for item in node.items]
+            listed = [(value, item) for item in items if (value := self.value(item)).type != NULL]
+            if not listed:
+                return Value("false", BOOLEAN, node.at)
+            found, others = zip(*listed, strict=True)
+            values, type_ = self.coerced((operand, *found), (node.operand, *others))
+        except Refusal as refusal:
+            place = "Invalid Predicate: " if self.place in ("WHERE", "HAVING") else ""
+            raise Refusal(refusal.at, f"{place}{refusal.message}", refusal.hint) from refusal
+        texts = [_as_entries(value, type_).text if type_.is_nested else value.cast(type_) for value in values]
         plain = lets_through and not node.negated
         return negated(condition(f"({texts[0]} IN ({', '.join(texts[1:])}))", node.at, plain), node.negated)
 
@@ -384,9 +398,9 @@ class Expressions:
             text = string_literal(like_pattern(pattern.value, escape, pattern.at))
         else:
             computed = self.value(pattern)
-            if computed.type != STRING or escape is not None:
-                raise Refusal(pattern.at, "LIKE needs a string as its pattern, and with ESCAPE a literal one")
-            text = f"replace({computed.text}, '\\\\', '\\\\\\\\')"
+            if computed.type != STRING:
+                raise Refusal(pattern.at, f"LIKE needs a string as its pattern, this is {computed.type.kind}")
+            text = computed_pattern(computed.text, escape)
         plain = lets_through and not node.negated
         return negated(condition(f"({value.text} LIKE {text})", node.at, plain), node.negated)
 
@@ -416,23 +430,17 @@ class Expressions:
         return Value(value.cast(target), target, node.at)
 
 
+def _with_unit(arguments: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Arguments of which the first is a unit of time, a word of its own there."""
+    match arguments:
+        case (Column(name=name, source=None, at=at), *rest) if name.text.upper() in UNITS:
+            return (Text(name.text, at=at), *rest)
+    return arguments
+
+
 def _as_entries(value: Value, type_: SqlType) -> Value:
     """An array, a map or a struct as it can be compared: a map as its entries, ordered by key."""
-    return Value(_entries(value.cast(type_), type_, 0), type_, value.at)
-
-
-def _entries(text: str, type_: SqlType, depth: int) -> str:
-    if "map<" not in type_.spark:
-        return text
-    e = f"__m{depth}"
-    if type_.kind == "array":
-        return f"transform({text}, {e} -> {_entries(e, type_.inner[0], depth + 1)})"
-    if type_.kind == "map":
-        value = _entries(f"{e}.value", type_.inner[1], depth + 1)
-        return f"array_sort(transform(map_entries({text}), {e} -> struct({e}.key, {value})))"
-    fields = zip(type_.names, type_.inner, strict=True)
-    parts = (_entries(f"{text}.{quote(name)}", inner, depth + 1) for name, inner in fields)
-    return f"CASE WHEN {text} IS NOT NULL THEN struct({', '.join(parts)}) END"
+    return Value(comparable(value.cast(type_), type_), type_, value.at)
 
 
 def _divided(operator: str, left: str, right: str) -> str:
@@ -447,18 +455,6 @@ def _divided(operator: str, left: str, right: str) -> str:
         zero = f"WHEN __d.b = 0 THEN CASE WHEN isnan(__d.a) THEN __d.a {infinite} WHEN __d.a = 0 THEN DOUBLE('NaN') END"
     found = f"CASE {zero} ELSE __d.a {operator} __d.b END"
     return f"transform(array(named_struct('a', {left}, 'b', {right})), __d -> {found})[0]"
-
-
-def read_literal(value: Value, wanted: SqlType) -> Value:
-    """A literal string beside numbers or booleans as one of them, as ksqlDB reads it in a list; others as they are."""
-    if value.words is None or not (wanted.is_number or wanted == BOOLEAN):
-        return value
-    if wanted == BOOLEAN:
-        return Value(value.cast(BOOLEAN), BOOLEAN, value.at)
-    try:
-        return signed_literal(value.words.strip(), value.at)
-    except (ValueError, ArithmeticError):
-        raise Refusal(value.at, f"'{value.words[:50]}' is no number") from None
 
 
 def signed_literal(text: str, at: int) -> Value:
@@ -496,8 +492,9 @@ class RowExpressions(Expressions):
         name, at = node.name.text, node.at
         if node.source is not None and node.source.text != self.alias:
             hint = f"the only source here is {self.alias}"
-            raise Refusal(at, f"{node.source.text} is not a source of this query", hint)
-        if name in self.types or name in ROW_COLUMNS:
+            told = f"'{node.source.text}' is not a valid stream/table name or alias."
+            raise Refusal(at, f"{node.source.text} is not a source of this query: {told}", hint)
+        if name in self.types or name in ROW_COLUMNS or (name in WINDOW_BOUNDS and self.source.window_type):
             return name
         if name in WINDOW_BOUNDS:
             told = f"Window bounds column {name} can only be used in the SELECT clause of windowed aggregations"

@@ -38,9 +38,8 @@ def read_formats(properties: Properties, inherited: Formats) -> Formats:
     both = properties.get("FORMAT")
     for name in ("KEY_FORMAT", "VALUE_FORMAT"):
         if both is not None and name in properties:
-            message = (
-                f"Cannot supply both '{name}' and 'FORMAT' properties, as 'FORMAT' sets both key and value formats"
-            )
+            told = f"Cannot supply both '{name}' and 'FORMAT' properties, as 'FORMAT' sets both key and value formats."
+            message = f"{told} Either use just 'FORMAT', or use 'KEY_FORMAT' and 'VALUE_FORMAT'."
             raise Refusal(properties[name].at, message)
     given = properties if both is None else {**properties, "KEY_FORMAT": both, "VALUE_FORMAT": both}
     key = read_format(given, "KEY_FORMAT", KEY_FORMATS)
@@ -153,10 +152,12 @@ def _delimiter(properties: Properties, name: str, default: str) -> str:
     text = _DELIMITERS.get(text.upper(), text)
     if not found[0].strip():
         told = "Delimiter cannot be empty, if you meant to have a tab or space for delimiter, please use the special values"
-        raise Refusal(at, f"{name} is invalid: {told} 'TAB' or 'SPACE'")
+        raise _wrong_delimiter(name, at, f"{told} 'TAB' or 'SPACE'")
     if len(text) != 1:
-        hint = "use one character, or SPACE or TAB"
-        raise Refusal(
-            at, f"Invalid delimiter value: '{found[0]}'. Delimiter must be a single character or TAB,SPACE", hint
-        )
+        told = f"Invalid delimiter value: '{found[0]}'. Delimiter must be a single character or TAB,SPACE"
+        raise _wrong_delimiter(name, at, told)
     return text
+
+
+def _wrong_delimiter(name: str, at: int, told: str) -> Refusal:
+    return Refusal(at, f"Configuration {name} is invalid: {told} Example valid value: ';'")

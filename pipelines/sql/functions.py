@@ -7,7 +7,7 @@ text is built so that the result is ksqlDB's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelines.sql.casting import cast_text
 from pipelines.sql.error import Refusal
@@ -105,6 +105,9 @@ NULLS = {"number": INT, "integer": INT, "string": STRING, "boolean": BOOLEAN, "t
 NULLS |= {"time": TIME, "bytes": BYTES}
 
 
+REGISTERED_UPPER = ("AS_MAP", "AS_VALUE", "COALESCE", "ELT", "FIELD")
+
+
 @dataclass(frozen=True)
 class Call:
     """A call of the function `name` at offset `at`."""
@@ -118,6 +121,8 @@ class Call:
         value = self.arguments[index]
         if value.type.kind == "null" and kind in NULLS:
             return Value(value.cast(NULLS[kind]), NULLS[kind], value.at)
+        if value.type == STRING and kind in ("timestamp", "date", "time"):  # ksqlDB reads a string as one here
+            return Value(value.cast(NULLS[kind]), NULLS[kind], value.at)
         if not KINDS[kind](value.type):
             wanted = f"an {kind}" if kind[0] in "aei" else f"a {kind}"
             message = f"{self.name} needs {wanted} as argument {index + 1}, not {value.type.kind}"
@@ -126,7 +131,18 @@ class Call:
 
     def unaccepted(self) -> str:
         """What ksqlDB says of arguments that a function does not take."""
-        return f"Function '{self.name}' does not accept parameters ({', '.join(a.type.sql for a in self.arguments)})"
+        return f"{self.shown()} does not accept parameters ({self._types()})"
+
+    def ambiguous(self) -> str:
+        """What ksqlDB says of arguments that do not tell the function's type."""
+        return f"{self.shown()} cannot be resolved due to ambiguous method parameters ({self._types()})"
+
+    def shown(self) -> str:
+        """The function as ksqlDB's messages name it: by the name it was registered with."""
+        return f"Function '{self.name if self.name in REGISTERED_UPPER else self.name.lower()}'"
+
+    def _types(self) -> str:
+        return ", ".join("null" if a.type.kind == "null" else a.type.sql for a in self.arguments)
 
     def result(self, text: str, type_: SqlType) -> Value:
         return Value(text, type_, self.at)
@@ -246,7 +262,14 @@ def _extreme(function: str) -> Callable[[Call], Value]:
     """NULLs are passed over; only all NULLs give NULL."""
 
     def build(call: Call) -> Value:
-        type_ = common_type(call.arguments, call.name)
+        times = [value.type for value in call.arguments if value.type.is_time]
+        if times:
+            call = replace(call, arguments=tuple(call.want(i, times[0].kind) for i in range(len(call.arguments))))
+        try:
+            type_ = common_type(call.arguments, call.name)
+        except Refusal as refusal:
+            told = call.ambiguous() if all(v.type.kind == "null" for v in call.arguments) else call.unaccepted()
+            raise Refusal(refusal.at, f"{refusal.message}: {told}.", refusal.hint) from refusal
         if type_.kind == "boolean":
             raise Refusal(call.arguments[0].at, f"{call.name} needs numbers or strings, not boolean")
         return call.result(f"{function}({', '.join(value.cast(type_) for value in call.arguments)})", type_)
@@ -332,7 +355,7 @@ def call_scalar(call: Call) -> Value:
             wanted += " or more"
         elif scalar.most != scalar.least:
             wanted += f" to {scalar.most}"
-        raise Refusal(call.at, f"{call.name} takes {wanted} arguments, not {count}: {call.unaccepted()}")
+        raise Refusal(call.at, f"{call.name} takes {wanted} arguments, not {count}: {call.unaccepted()}.")
     value = scalar.build(call)
     if len(value.text) > TEXT_LENGTH_MAX:  # some texts repeat their argument, so nesting multiplies
         raise Refusal(call.at, "the expression is too large", "compute it in steps, or nest fewer functions")

@@ -83,14 +83,14 @@ def _concat_ws(call: Call) -> Value:
 
 
 def _split(call: Call) -> Value:
-    """Every part between delimiters, empty ones too; an empty delimiter gives the characters or bytes."""
+    """Every part between delimiters, empty ones too; an empty delimiter gives the characters or bytes, if any."""
     type_ = text_or_bytes(call)
     text, mark = _texts(call, type_.kind, range(2))
     if type_ == BYTES:
         text, mark = (f"decode({part}, 'ISO-8859-1')" for part in (text, mark))
     parts = f"split({text}, concat('\\\\Q', {mark}, '\\\\E'))"
     characters = f"filter(split({text}, ''), __c -> __c <> '')"
-    found = f"CASE WHEN {mark} = '' THEN {characters} ELSE {parts} END"
+    found = f"CASE WHEN {mark} = '' AND {text} <> '' THEN {characters} ELSE {parts} END"
     if type_ == BYTES:
         found = f"transform({found}, __p -> encode(__p, 'ISO-8859-1'))"
     return call.result(found, array_of(type_))

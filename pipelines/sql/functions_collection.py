@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pipelines.sql.casting import comparable
 from pipelines.sql.error import Refusal
-from pipelines.sql.functions import Call, Scalar, Value, common_type, shaped
+from pipelines.sql.functions import Call, Scalar, Value, common_type
 from pipelines.sql.types import BOOLEAN, INT, STRING, SqlType, array_of, map_of
 
 
@@ -18,10 +19,31 @@ def _sets(function: str) -> Callable[[Call], Value]:
 
     def build(call: Call) -> Value:
         type_ = common_type((call.want(0, "array"), call.want(1, "array")), call.name)
-        texts = [value.cast(type_) for value in call.arguments]
-        return call.result(f"{function}({', '.join(texts)})", type_)
+        left, right = (value.cast(type_) for value in call.arguments)
+        if "map<" not in type_.spark:
+            return call.result(f"{function}({left}, {right})", type_)
+        found = f"exists({right}, __q -> {_same('__q', '__p', type_.inner[0])})"  # Spark compares no maps
+        made = {
+            "array_union": f"concat({left}, {right})",
+            "array_except": f"filter({left}, __p -> NOT {found})",
+            "array_intersect": f"filter({left}, __p -> {found})",
+        }[function]
+        return call.result(_distinct(made, type_), type_)
 
     return build
+
+
+def _distinct(text: str, type_: SqlType) -> str:
+    """The items of an array, each where it comes first."""
+    if "map<" not in type_.spark:
+        return f"array_distinct({text})"
+    before = f"exists(slice(__a, 1, __i), __b -> {_same('__b', '__x', type_.inner[0])})"
+    return f"transform(array({text}), __a -> filter(__a, (__x, __i) -> NOT {before}))[0]"
+
+
+def _without_doubles(call: Call) -> Value:
+    array = call.want(0, "array")
+    return call.result(_distinct(array.text, array.type), array.type)
 
 
 def _together(kind: str, function: str, nothing: str) -> Callable[[Call], Value]:
@@ -37,11 +59,17 @@ def _together(kind: str, function: str, nothing: str) -> Callable[[Call], Value]
     return build
 
 
+def _same(left: str, right: str, type_: SqlType) -> str:
+    """Whether two values are the same, or both NULL."""
+    return f"{comparable(left, type_)} <=> {comparable(right, type_)}"
+
+
 def _contains(call: Call) -> Value:
     """False for no array; NULL is found as a value is."""
     array, item = call.want(0, "array"), call.arguments[1]
     wanted = item.cast(array.type.inner[0]) if item.type != array.type.inner[0] else item.text
-    return call.result(f"coalesce(exists({array.text}, __c -> __c <=> {wanted}), false)", BOOLEAN)
+    same = _same("__c", wanted, array.type.inner[0])
+    return call.result(f"coalesce(exists({array.text}, __c -> {same}), false)", BOOLEAN)
 
 
 def _extreme(function: str) -> Callable[[Call], Value]:
@@ -52,9 +80,9 @@ def _extreme(function: str) -> Callable[[Call], Value]:
 
 
 def _join(call: Call) -> Value:
-    """The items as text with a delimiter, a comma by default, between them; NULL is `null`."""
+    """The items as text with a delimiter, a comma by default, between them; NULL is `null`, as a delimiter nothing."""
     array = call.want(0, "array")
-    mark = call.want(1, "string").text if len(call.arguments) == 2 else "','"
+    mark = f"coalesce({call.want(1, 'string').text}, '')" if len(call.arguments) == 2 else "','"
     item = Value("__j", array.type.inner[0], call.at).cast(STRING)
     return call.result(f"array_join(transform({array.text}, __j -> coalesce({item}, 'null')), {mark})", STRING)
 
@@ -62,7 +90,8 @@ def _join(call: Call) -> Value:
 def _remove(call: Call) -> Value:
     array, item = call.want(0, "array"), call.arguments[1]
     wanted = item.cast(array.type.inner[0])
-    return call.result(f"filter({array.text}, __r -> NOT (__r <=> {wanted}))", array.type)
+    same = _same("__r", wanted, array.type.inner[0])
+    return call.result(f"filter({array.text}, __r -> NOT ({same}))", array.type)
 
 
 def _sort(call: Call) -> Value:
@@ -87,9 +116,13 @@ def _slice(call: Call) -> Value:
 
 
 def _as_map(call: Call) -> Value:
+    """A key that is NULL is written `null`; a key without a value has NULL."""
     keys, values = call.want(0, "array"), call.want(1, "array")
-    text = f"map_from_arrays({keys.text}, slice({values.text}, 1, size({keys.text})))"
-    return call.result(text, map_of(keys.type.inner[0], values.type.inner[0]))
+    if keys.type.inner[0] != STRING:
+        raise Refusal(keys.at, f"AS_MAP needs strings as keys: {call.unaccepted()}", "use CAST")
+    entries = f"transform({keys.text}, (__k, __i) -> struct(coalesce(__k, 'null'), get({values.text}, __i)))"
+    text = f"CASE WHEN {values.text} IS NOT NULL THEN map_from_entries({entries}) END"
+    return call.result(text, map_of(STRING, values.type.inner[0]))
 
 
 def _map_part(function: str, index: int) -> Callable[[Call], Value]:
@@ -118,7 +151,7 @@ def _length(call: Call) -> Value:
 COLLECTIONS: dict[str, Scalar] = {
     "ARRAY_CONCAT": Scalar(2, 2, _together("array", "concat", "array()")),
     "ARRAY_CONTAINS": Scalar(2, 2, _contains),
-    "ARRAY_DISTINCT": shaped("array_distinct({0})", None, "array"),
+    "ARRAY_DISTINCT": Scalar(1, 1, _without_doubles),
     "ARRAY_EXCEPT": Scalar(2, 2, _sets("array_except")),
     "ARRAY_INTERSECT": Scalar(2, 2, _sets("array_intersect")),
     "ARRAY_JOIN": Scalar(1, 2, _join),

@@ -138,12 +138,14 @@ def _regexp_extract_all(call: Call) -> Value:
 
 
 def _split_to_map(call: Call) -> Value:
-    """Entries and what is between name and value are split at plain text; without either there is no map."""
+    """Entries and what is between name and value are split at plain text; without either there is no map. An entry
+    without that text is left out."""
     text, entry, pair = (call.want(index, "string").text for index in range(3))
-    marks = ", ".join(f"concat('\\\\Q', {mark}, '\\\\E')" for mark in (entry, pair))
-    return call.result(
-        f"CASE WHEN {entry} <> '' AND {pair} <> '' THEN str_to_map({text}, {marks}) END", map_of(STRING, STRING)
-    )
+    at_entry, at_pair = (f"concat('\\\\Q', {mark}, '\\\\E')" for mark in (entry, pair))
+    pairs = f"transform(filter(split({text}, {at_entry}), __e -> contains(__e, {pair})), __e -> split(__e, {at_pair}))"
+    made = f"map_from_entries(transform({pairs}, __e -> struct(__e[0], __e[1])))"
+    proper = f"{entry} <> '' AND {pair} <> '' AND {entry} <> {pair}"
+    return call.result(f"CASE WHEN {proper} THEN {made} END", map_of(STRING, STRING))
 
 
 def _url(part: str) -> Scalar:

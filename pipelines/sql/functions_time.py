@@ -60,12 +60,16 @@ def _parse_timestamp(type_: SqlType) -> Callable[[Call], Value]:
     return build
 
 
-def _parse_date(type_: SqlType) -> Callable[[Call], Value]:
-    def build(call: Call) -> Value:
-        moment = f"try_to_timestamp({call.want(0, 'string').text}, {_pattern(call, 1)})"
-        return call.result(f"unix_date(CAST({moment} AS DATE))", type_)
+def _parse_date(call: Call) -> Value:
+    """NULL where the text has a time of the day other than midnight."""
+    moment = f"try_to_timestamp({call.want(0, 'string').text}, {_pattern(call, 1)})"
+    ms = f"unix_millis({moment})"
+    return call.result(f"CAST(CASE WHEN {ms} % {DAY} = 0 THEN {ms} div {DAY} END AS INT)", DATE)
 
-    return build
+
+def _string_to_date(call: Call) -> Value:
+    moment = f"try_to_timestamp({call.want(0, 'string').text}, {_pattern(call, 1)})"
+    return call.result(f"unix_date(CAST({moment} AS DATE))", INT)
 
 
 def _parse_time(call: Call) -> Value:
@@ -80,7 +84,7 @@ def _added(type_: SqlType, sign: int) -> Callable[[Call], Value]:
         unit, count, value = call.want(0, "string"), call.want(1, "integer").text, call.want(2, type_.kind).text
         word = (unit.words or "").upper()
         if word not in UNITS:
-            raise Refusal(unit.at, f"{call.name} needs a unit of time", ", ".join(UNITS))
+            raise Refusal(unit.at, f"{call.name} needs a unit of time: {call.unaccepted()}", ", ".join(UNITS))
         if sign < 0:
             count = f"(- {count})"
         return call.result(_moved(type_, word.removesuffix("S"), count, value), type_)
@@ -104,9 +108,11 @@ def _moved(type_: SqlType, unit: str, count: str, value: str) -> str:
 
 
 def _convert_tz(call: Call) -> Value:
-    ms, source, target = call.want(0, "timestamp").text, call.want(1, "string").text, call.want(2, "string").text
-    moved = f"from_utc_timestamp(to_utc_timestamp(timestamp_millis({ms}), {source}), {target})"
-    return call.result(f"unix_millis({moved})", TIMESTAMP)
+    """A moment, or a time as of the first of January 1970, as the clock of another zone shows it."""
+    moment = call.want(0, "time" if call.arguments[0].type == TIME else "timestamp")
+    source, target = call.want(1, "string").text, call.want(2, "string").text
+    moved = f"unix_millis(from_utc_timestamp(to_utc_timestamp(timestamp_millis({moment.text}), {source}), {target}))"
+    return call.result(f"CAST(pmod({moved}, {DAY}) AS INT)" if moment.type == TIME else moved, moment.type)
 
 
 def _unix_timestamp(call: Call) -> Value:
@@ -133,10 +139,10 @@ TIMES: dict[str, Scalar] = {
     "FORMAT_TIMESTAMP": Scalar(2, 3, _format_timestamp("timestamp")),
     "FROM_DAYS": shaped("({0})", DATE, "integer"),
     "FROM_UNIXTIME": shaped("CAST({0} AS BIGINT)", TIMESTAMP, "integer"),
-    "PARSE_DATE": Scalar(2, 2, _parse_date(DATE)),
+    "PARSE_DATE": Scalar(2, 2, _parse_date),
     "PARSE_TIME": Scalar(2, 2, _parse_time),
     "PARSE_TIMESTAMP": Scalar(2, 3, _parse_timestamp(TIMESTAMP)),
-    "STRINGTODATE": Scalar(2, 2, _parse_date(INT)),
+    "STRINGTODATE": Scalar(2, 2, _string_to_date),
     "STRINGTOTIMESTAMP": Scalar(2, 3, _parse_timestamp(BIGINT)),
     "TIMEADD": Scalar(3, 3, _added(TIME, 1)),
     "TIMESTAMPADD": Scalar(3, 3, _added(TIMESTAMP, 1)),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 
 from pipelines.sql.error import Refusal
 
+HASH_LENGTH = 8
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Names that need no quotes either; what reads as a number is none.
+DIGIT_NAME = re.compile(r"(?![0-9]+[eE][0-9]+$)[0-9]+[A-Za-z_][A-Za-z0-9_]*")
 PLAN_NAME = re.compile(r"[a-z0-9_]+")
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 AGGREGATE_NAME = re.compile(r"[Aa][0-9]+")
@@ -94,7 +98,8 @@ def read_name(written: str, *, quoted: bool, at: int) -> Name:
         if "`" in written or "${" in written or not written.isprintable():
             raise Refusal(at, "a name may not contain a back-quote, ${ or a control character")
         return Name(written, written, at)
-    if not NAME.fullmatch(written) or len(written) > NAME_LENGTH_MAX:
+    plain = NAME.fullmatch(written) or DIGIT_NAME.fullmatch(written)
+    if plain is None or len(written) > NAME_LENGTH_MAX:
         raise Refusal(at, f"{written[:50]} is not a name", "write other characters in `back-quotes`")
     if written.upper() in RESERVED:
         raise Refusal(at, f"{written.upper()} is a reserved word", f"as a name, write `{written}`")
@@ -104,7 +109,7 @@ def read_name(written: str, *, quoted: bool, at: int) -> Name:
 def column_name(name: Name) -> str:
     """The name as a column's, which must not be one of ksqlDB's own columns."""
     if name.text.upper() in PSEUDO_COLUMNS:
-        raise Refusal(name.at, f"{name.text} is a reserved column name", "choose another name")
+        raise Refusal(name.at, f"'{name.text}' is a reserved column name.", "choose another name")
     return name.text
 
 
@@ -112,6 +117,15 @@ def written_name(text: str) -> str:
     """The name as a statement has it: in back-quotes unless it reads the same without."""
     plain = NAME.fullmatch(text) and text == text.upper() and text not in RESERVED
     return text if plain else f"`{text}`"
+
+
+def plan_word(text: str) -> str:
+    """A word of `PLAN_NAME` for a stream's or table's name: other characters give way to `_` and a hash of them all."""
+    word = text.lower()
+    if PLAN_NAME.fullmatch(word):
+        return word
+    known = hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
+    return f"{re.sub('[^a-z0-9_]', '_', word)}_{known}"
 
 
 def quote(name: str) -> str:

@@ -13,6 +13,9 @@ from pipelines.sql.types import BOOLEAN, INT, STRING, SqlType, array_of, map_of
 if TYPE_CHECKING:
     from pipelines.sql.expression import Expressions
 
+# ksqlDB says so too.
+SEE = "(see https://github.com/confluentinc/ksql/issues/4239)."
+CASTED = "As a workaround, you may cast a NULL value to the desired type."
 LAMBDAS = ("TRANSFORM", "FILTER", "REDUCE")
 
 
@@ -63,18 +66,19 @@ def _field(node: Field, over: Expressions) -> Value:
 
 def _array(node: ArrayOf, over: Expressions) -> Value:
     if not node.items:
-        raise Refusal(node.at, "Array constructor cannot be empty. Please supply at least one element")
+        raise Refusal(node.at, f"Array constructor cannot be empty. Please supply at least one element {SEE}")
     values = [over.value(item) for item in node.items]
     values, type_ = over.coerced(values, node.items)
     if type_.kind == "null":
-        hint = "give NULL a type: CAST(NULL AS STRING)"
-        raise Refusal(values[0].at, "Cannot construct an array with all NULL elements", hint)
+        told = f"Cannot construct an array with all NULL elements {SEE} {CASTED}"
+        raise Refusal(values[0].at, told, "give NULL a type: CAST(NULL AS STRING)")
     return Value(f"array({', '.join(value.cast(type_) for value in values)})", array_of(type_), node.at)
 
 
 def _map(node: MapOf, over: Expressions) -> Value:
     if not node.keys:
-        raise Refusal(node.at, "Map constructor cannot be empty. Please supply at least one key value pair")
+        told = f"Map constructor cannot be empty. Please supply at least one key value pair {SEE}"
+        raise Refusal(node.at, told)
     keys, values = (tuple(over.value(part) for part in parts) for parts in (node.keys, node.values))
     for each in keys:
         if each.type != STRING:
@@ -84,7 +88,7 @@ def _map(node: MapOf, over: Expressions) -> Value:
     items, value = over.coerced(values, node.values)
     if value.kind == "null":
         hint = "give NULL a type: CAST(NULL AS STRING)"
-        raise Refusal(items[0].at, "Cannot construct a map with all NULL values", hint)
+        raise Refusal(items[0].at, f"Cannot construct a map with all NULL values {SEE} {CASTED}", hint)
     # A key that is null is the text `null`, as JSON writes it.
     names = (k.text if k.words is not None else f"coalesce({k.text}, 'null')" for k in keys)
     pairs = (f"{name}, {v.cast(value)}" for name, v in zip(names, items, strict=True))
@@ -131,13 +135,18 @@ def build_lambda_call(node: Call, over: Expressions) -> Value:
 
 
 def _transformed_map(node: Call, operand: Value, lambdas: list[Lambda], over: Expressions) -> Value:
-    """TRANSFORM of a map: both functions take an entry as it was."""
+    """TRANSFORM of a map: both functions take an entry as it was. NULL where two new keys are the same or one is NULL."""
     over.depth += 1
     entry = f"__v{over.depth}_0"
     bodies = [_bound_body(each, [f"{entry}.key", f"{entry}.value"], operand.type.inner, over) for each in lambdas]
     type_ = map_of(bodies[0].type, bodies[1].type)
-    made = f"transform(map_entries({operand.text}), {entry} -> struct({bodies[0].text}, {bodies[1].text}))"
-    return Value(f"map_from_entries({made})", type_, node.at)
+    made = (
+        f"transform(map_entries({operand.text}), {entry} -> struct({bodies[0].text} AS key, {bodies[1].text} AS value))"
+    )
+    entries = f"__t{over.depth}"
+    keys = f"array_compact(transform({entries}, {entry} -> {entry}.key))"
+    proper = f"CASE WHEN size(array_distinct({keys})) = size({entries}) THEN map_from_entries({entries}) END"
+    return Value(f"transform(array({made}), {entries} -> {proper})[0]", type_, node.at)
 
 
 def _listed(names: list[str]) -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pipelines.plan import EVERY_RECORD, Column, Output, Query, Source
+from pipelines.plan import EVERY_RECORD, LISTS, Column, Output, Query, Source
 from pipelines.sql.aggregation import require_undoable
 from pipelines.sql.casting import cast_text
 from pipelines.sql.catalogue import Catalogue, Relation, require
 from pipelines.sql.define import read_timestamp
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
-from pipelines.sql.formats import checked, formats_of, read_formats
+from pipelines.sql.formats import Formats, checked, formats_of, read_formats
 from pipelines.sql.functions import AGGREGATES, string_literal
 from pipelines.sql.functions_table import table_calls
-from pipelines.sql.names import PLAN_NAME, Name
+from pipelines.sql.names import PLAN_NAME, Name, plan_word
 from pipelines.sql.nodes import Call, walk
 from pipelines.sql.printer import print_tree
 from pipelines.sql.projection import plan_projection
@@ -50,9 +50,7 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
     properties = check_properties(statement.properties, QUERY_PROPERTIES)
     at = computed.key_at[min(1, len(computed.key_at) - 1)] if computed.key_at else statement.query.at
     what = statement.kind.lower()
-    formats = checked(
-        read_formats(properties, formats_of(source)), computed.columns, properties, at, what, computed=True
-    )
+    formats = _checked(read_formats(properties, formats_of(source)), computed, properties, at, what)
     given_topic = read_topic(properties)
     stateless = not computed.aggregates
     emission = read_emission(properties)
@@ -78,7 +76,9 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
         wrapped=formats.wrapped,
         changelog=relation.kind == TABLE,
         timestamp=_timestamp(properties, computed),
+        keeps_window=bool(source.window_type),
     )
+    window = computed.window
     result = Source(
         statement.name.text,
         query.output_topic,
@@ -88,11 +88,26 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
         formats.key_delimiter,
         formats.value_delimiter,
         formats.wrapped,
+        window_type=window.kind if window is not None else source.window_type,
+        window_ms=window.size_ms if window is not None else source.window_ms,
     )
-    relation = Relation(
-        result.name, statement.kind, result, formats.key, query.sql, name, windowed=computed.window is not None
-    )
+    windowed = bool(result.window_type)
+    relation = Relation(result.name, statement.kind, result, formats.key, query.sql, name, windowed=windowed)
     return Planned(query, relation)
+
+
+def _checked(formats: Formats, computed: Computation, properties: Properties, at: int, what: str) -> Formats:
+    """The formats if the result can be written in them; of an aggregation ksqlDB blames the function."""
+    try:
+        return checked(formats, computed.columns, properties, at, what, computed=True)
+    except Refusal as refusal:
+        if formats.value != "delimited" or not any(a.function in LISTS for a in computed.aggregates):
+            raise
+        told = (
+            "One of the functions used in the statement has an intermediate type that the value format can not handle."
+        )
+        message = f"{refusal.message}. {told} Please remove the function or change the format."
+        raise Refusal(refusal.at, message, refusal.hint) from None
 
 
 def _timestamp(properties: Properties, computed: Computation) -> str | None:
@@ -119,9 +134,12 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
     computed, relation = _compute(statement.query, STREAM, catalogue, target.name)
     _require_same(computed.columns, target, statement)
     sink = target.source
+    if (sink.window_type, sink.window_ms) != (relation.source.window_type, relation.source.window_ms):
+        told = "Incompatible windowing between results and sink"
+        raise Refusal(statement.query.at, f"{target.name} and {relation.name} are not windowed alike: {told}")
     query_id = text_property(check_properties(statement.properties, INSERT_PROPERTIES), "QUERY_ID")
     if query_id is not None:
-        name = plan_name(Name(*(query_id[0],) * 2, query_id[1]))
+        name = _given_name(*query_id)
     query = Query(
         name=name,
         sql=print_tree(statement),
@@ -141,6 +159,7 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
         key_delimiter=sink.key_delimiter,
         value_delimiter=sink.value_delimiter,
         wrapped=sink.wrapped,
+        keeps_window=bool(sink.window_type),
     )
     return Planned(query, target)
 
@@ -163,9 +182,14 @@ def _widened(computed: Computation, target: Relation) -> tuple[Output, ...]:
 
 def plan_name(name: Name) -> str:
     """The name of the query that makes it: lower case, and part of topics, groups and folders."""
-    if not PLAN_NAME.fullmatch(name.text.lower()):
-        raise Refusal(name.at, f"a query's name is of letters, digits and _, not {name.text[:50]}")
-    return name.text.lower()
+    return plan_word(name.text)
+
+
+def _given_name(name: str, at: int) -> str:
+    """The name that QUERY_ID gives."""
+    if not PLAN_NAME.fullmatch(name.lower()):
+        raise Refusal(at, f"a query's name is of letters, digits and _, not {name[:50]}")
+    return name.lower()
 
 
 def _compute(select: Select, kind: str, catalogue: Catalogue, target: str) -> tuple[Computation, Relation]:
@@ -183,8 +207,11 @@ def _compute(select: Select, kind: str, catalogue: Catalogue, target: str) -> tu
 
 def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
     is_table = select.group_by is not None or relation.kind == TABLE
-    if relation.windowed:
-        raise Refusal(select.source.name.at, f"{relation.name} is windowed; a windowed table cannot be read yet")
+    if relation.windowed and not relation.source.window_type:
+        raise Refusal(select.source.name.at, f"{relation.name} is windowed, by a statement of before: make it again")
+    if relation.source.window_type and (clause := select.group_by or select.partition_by) is not None:
+        told = "Implicit repartitioning of windowed sources is not supported."
+        raise Refusal(clause.at, f"{relation.name} is windowed: {told}", "its rows keep their key and their window")
     if kind == STREAM and is_table:
         at = select.group_by.at if select.group_by is not None else select.source.name.at
         told = "Your SELECT query produces a TABLE. Please use CREATE TABLE AS SELECT statement instead"

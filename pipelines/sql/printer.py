@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pipelines.sql import nodes as n
 from pipelines.sql import tree as t
-from pipelines.sql.names import NAME, RESERVED, Name, written_name
+from pipelines.sql.names import DIGIT_NAME, NAME, RESERVED, Name, written_name
 from pipelines.sql.nodes import Node
 
 
@@ -145,7 +145,8 @@ def _create_source(node: t.CreateSource) -> str:
 
 
 def _column_def(node: t.ColumnDef) -> str:
-    plain = NAME.fullmatch(node.field) and node.field.upper() == node.name.text and node.name.text not in RESERVED
+    bare = NAME.fullmatch(node.field) or DIGIT_NAME.fullmatch(node.field)
+    plain = bare and node.field.upper() == node.name.text and node.name.text not in RESERVED
     role = f" HEADER({_text(node.header)})" if node.header is not None else f" {node.role}" if node.role else ""
     return f"{node.field if plain else f'`{node.field}`'} {_type(node.type)}{role}"
 

@@ -9,10 +9,10 @@ from pipelines.sql.functions import Value
 from pipelines.sql.functions_table import TableCalls
 from pipelines.sql.names import PSEUDO_COLUMNS, Name, quote
 from pipelines.sql.nodes import Column as ColumnNode
-from pipelines.sql.nodes import Field, Node, Null, unwrapped
+from pipelines.sql.nodes import Node, Null, unwrapped
 from pipelines.sql.printer import print_tree
-from pipelines.sql.table import Computation, name_columns, typed
-from pipelines.sql.tree import AllColumns, Item, Select
+from pipelines.sql.table import Computation, expanded, keys_missing, name_columns, typed
+from pipelines.sql.tree import Item, Select
 from pipelines.sql.types import parse_type
 
 
@@ -61,14 +61,15 @@ def _twice(key: GroupKey, again: str) -> str:
 
 def _require_keys(wanted: list[tuple[Value, int]], found: dict[str, GroupKey], select: Select, target: str) -> None:
     clause = select.partition_by
-    for number, (key, at) in enumerate(wanted):
-        if key.text in found:
-            continue
-        node = clause.expressions[number] if clause is not None else None
-        shown = print_tree(node) if node is not None else key.text.strip("`")
-        what = "the partitioning expression" if node is not None else "the key column"
-        message = f"Key missing from projection. The query used to build `{target}` must include {what} {shown} in its projection (eg, SELECT {shown}...)"
-        raise Refusal(at, f"key missing from projection: {message}", "the result's key must also be selected")
+    missing = [number for number, (key, _) in enumerate(wanted) if key.text not in found]
+    if not missing:
+        return
+    if clause is not None:
+        shown = [print_tree(clause.expressions[number]) for number in missing]
+        told = keys_missing(target, "partitioning expression", shown)
+    else:
+        told = keys_missing(target, "key column", [key.text.strip("`") for key, _ in wanted])
+    raise Refusal(wanted[missing[0]][1], told, "the result's key must also be selected")
 
 
 def _keys(select: Select, rows: RowExpressions) -> list[tuple[Value, int]]:
@@ -93,15 +94,11 @@ def _expanded(select: Select, rows: RowExpressions, wanted: list[tuple[Value, in
         if isinstance(item, Item):
             items.append(item)
             continue
-        if item.of is not None:
-            items += _fields(item.of, rows)
-            continue
-        _check_source(item, rows)
-        if select.partition_by is not None:
+        if item.of is None and select.partition_by is not None:
             nodes = zip(select.partition_by.expressions, wanted, strict=False)
             computed = [node for node, (key, _) in nodes if key.text not in texts]
             items += [Item(node, _free_name(node, rows), at=item.at) for node in computed]
-        items += [Item(_column(column.name, item.at), None, at=item.at) for column in ordered]
+        items += expanded(item, rows, ordered)
     return tuple(items)
 
 
@@ -112,21 +109,3 @@ def _free_name(node: Node, rows: RowExpressions) -> Name | None:
         return None
     free = next(name for n in range(10**9) if (name := f"KSQL_COL_{n}") not in rows.types)
     return Name(free, free, node.at)
-
-
-def _fields(operand: Node, rows: RowExpressions) -> list[Item]:
-    """The items that `operand->*` stands for."""
-    value = rows.value(operand)
-    if value.type.kind != "struct":
-        raise Refusal(operand.at, f"->* needs a struct, this is {value.type.sql}")
-    return [Item(Field(operand, Name(name, name, operand.at), at=operand.at), None) for name in value.type.names]
-
-
-def _check_source(item: AllColumns, rows: RowExpressions) -> None:
-    if item.source is not None and item.source.text != rows.alias:
-        hint = f"the only source here is {rows.alias}"
-        raise Refusal(item.source.at, f"{item.source.text} is not a source of this query", hint)
-
-
-def _column(name: str, at: int) -> Node:
-    return ColumnNode(Name(name, name, at), at=at)

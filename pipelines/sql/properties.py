@@ -8,13 +8,16 @@ from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.names import topic_name
 from pipelines.sql.nodes import Node, Number, Text, Truth
 from pipelines.sql.read_type import whole_number
+from pipelines.sql.tree import UNITS_MS
 from pipelines.sql.tree import Properties as TreeProperties
 
 FORMAT_PROPERTIES = ("FORMAT", "KEY_FORMAT", "VALUE_FORMAT", "KEY_DELIMITER", "VALUE_DELIMITER", "WRAP_SINGLE_VALUE")
 TIME_PROPERTIES = ("TIMESTAMP", "TIMESTAMP_FORMAT")
-SOURCE_PROPERTIES = ("KAFKA_TOPIC", "PARTITIONS", *FORMAT_PROPERTIES, *TIME_PROPERTIES)
-QUERY_PROPERTIES = (*SOURCE_PROPERTIES, "EMIT")
+RESULT_PROPERTIES = ("KAFKA_TOPIC", "PARTITIONS", *FORMAT_PROPERTIES, *TIME_PROPERTIES)
+SOURCE_PROPERTIES = (*RESULT_PROPERTIES, "WINDOW_TYPE", "WINDOW_SIZE")
+QUERY_PROPERTIES = (*RESULT_PROPERTIES, "EMIT")
 INSERT_PROPERTIES = ("QUERY_ID",)
+WINDOW_TYPES = ("SESSION", "HOPPING", "TUMBLING")
 EMISSIONS = ("commit", "every-record")
 NOT_YET = frozenset(
     [
@@ -95,7 +98,7 @@ def read_format(properties: Properties, name: str, supported: tuple[str, ...]) -
     allowed = " or ".join(f"'{f}'" for f in supported)
     if text.upper() in FORMATS:
         raise Refusal(at, f"{name} '{text.lower()}' is not supported here", f"supported: {allowed}")
-    raise Refusal(at, f"unknown format '{text[:50]}'", nearest(text, supported) or f"supported: {allowed}")
+    raise Refusal(at, f"Unknown format: {text[:50].upper()}", nearest(text, supported) or f"supported: {allowed}")
 
 
 def read_partitions(properties: Properties) -> int | None:
@@ -106,6 +109,49 @@ def read_partitions(properties: Properties) -> int | None:
     if not isinstance(found.value, int) or not 1 <= found.value <= PARTITIONS_MAX:
         raise Refusal(found.value_at, f"PARTITIONS needs a whole number from 1 to {PARTITIONS_MAX}")
     return found.value
+
+
+def read_window(properties: Properties) -> tuple[str, int]:
+    """WINDOW_TYPE in lower case, empty if it is not given, and WINDOW_SIZE in ms, which sessions have not."""
+    type_, size = text_property(properties, "WINDOW_TYPE"), text_property(properties, "WINDOW_SIZE")
+    if type_ is None:
+        if size is not None:
+            raise Refusal(size[1], "WINDOW_SIZE needs WINDOW_TYPE")
+        return "", 0
+    kind, at = type_[0].upper(), type_[1]
+    if kind not in WINDOW_TYPES:
+        told = f"Configuration WINDOW_TYPE is invalid: Invalid value {type_[0][:50]} for configuration WINDOW_TYPE"
+        raise Refusal(
+            at, f"{told}: String must be one of: {', '.join(WINDOW_TYPES)}, null", nearest(kind, WINDOW_TYPES)
+        )
+    if kind == "SESSION":
+        if size is not None:
+            raise Refusal(size[1], "'WINDOW_SIZE' should not be set for SESSION windows.")
+        return "session", 0
+    if size is None:
+        told = f"{kind} windows require 'WINDOW_SIZE' to be provided in the WITH clause."
+        raise Refusal(at, f"{told} For example: 'WINDOW_SIZE'='10 SECONDS'")
+    return kind.lower(), _duration_ms(*size)
+
+
+def _duration_ms(text: str, at: int) -> int:
+    words = text.split()
+    if len(words) != 2:
+        raise _wrong_duration(text, at, f"Expected 2 tokens, got: {len(words)}")
+    if not (words[0].isascii() and words[0].isdigit()):
+        raise _wrong_duration(text, at, f"Size must be numeric: '{words[0]}'")
+    unit = words[1].upper()
+    if unit.removesuffix("S") not in UNITS_MS:
+        raise _wrong_duration(text, at, f"Unknown time unit: '{unit}'")
+    size = whole_number(words[0], at) * UNITS_MS[unit.removesuffix("S")]
+    if size < 1:
+        raise _wrong_duration(text, at, "A window's size is at least 1 millisecond")
+    return size
+
+
+def _wrong_duration(text: str, at: int, told: str) -> Refusal:
+    hint = f"units are {', '.join(UNITS_MS)}"
+    return Refusal(at, f"Configuration WINDOW_SIZE is invalid: Invalid duration: '{text[:50]}'. {told}", hint)
 
 
 def read_emission(properties: Properties) -> str:

@@ -64,13 +64,13 @@ LITERALS: dict[TokenType, Node] = {TokenType.NULL: Null(), TokenType.TRUE: Truth
 NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
 
 
-def read_expression(cursor: Cursor) -> Node:
-    """The expression at the cursor, which goes past it."""
+def read_expression(cursor: Cursor, *, value: bool = False) -> Node:
+    """The expression at the cursor, which goes past it; with `value` no condition, which ends before AND or `=`."""
     if cursor.token is None:
         raise Refusal(cursor.at, f"expected an expression, found {cursor.shown}")
     start = cursor.at
     try:
-        node = _Reader(cursor).condition()
+        node = _Reader(cursor).value() if value else _Reader(cursor).condition()
     except RecursionError:
         raise Refusal(start, "the expression is nested too deeply") from None
     if height(node) > HEIGHT_MAX:
@@ -87,6 +87,10 @@ class _Reader:
     def __init__(self, cursor: Cursor) -> None:
         self.cursor = cursor
         self.depth = 0
+
+    def value(self) -> Node:
+        """Anything but a condition, unless it stands in parentheses."""
+        return self._operand(0)
 
     def condition(self) -> Node:
         """The weakest level: OR, then AND."""
@@ -217,7 +221,8 @@ class _Reader:
             return self._map(at) if word == "MAP" else self._struct(at)
         called = word in ("LEFT", "RIGHT") and cursor.next_is(TokenType.L_PAREN)
         if not called and not _is_operand_name(start):
-            raise Refusal(at, f"expected an expression, found {cursor.shown}")
+            told = f"mismatched input '{cursor.shown}' expecting an expression"
+            raise Refusal(at, f"expected an expression, found {cursor.shown}: {told}")
         cursor.index += 1
         if word and cursor.accept_type(TokenType.L_PAREN):
             return Call(word, self._arguments(), at=at)

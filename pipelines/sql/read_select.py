@@ -37,7 +37,8 @@ WINDOWS = ("TUMBLING", "HOPPING", "SESSION")
 def unexpected(cursor: Cursor, expected: str) -> Refusal:
     """Why the token at the cursor is not what may come here."""
     message = UNSUPPORTED.get(cursor.word())
-    return Refusal(cursor.at, message or f"expected {expected}, found {cursor.shown}")
+    told = f"mismatched input '{cursor.shown}' expecting ';'"
+    return Refusal(cursor.at, message or f"expected {expected}, found {cursor.shown}: {told}")
 
 
 def read_select(cursor: Cursor, *, wanted: str = ";") -> Select:
@@ -126,7 +127,7 @@ def _clause(cursor: Cursor, word: str) -> Clause | None:
     while not expressions or cursor.accept_type(TokenType.COMMA):
         if listed and expressions and cursor.is_type(TokenType.R_PAREN):
             break
-        expressions.append(read_expression(cursor))
+        expressions.append(read_expression(cursor, value=True))
     if listed:
         cursor.expect_type(TokenType.R_PAREN, ", or )")
     return Clause(tuple(expressions), at=at)

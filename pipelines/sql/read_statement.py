@@ -30,7 +30,7 @@ from pipelines.sql.tree import (
 SHOWN = ("STREAMS", "TABLES", "QUERIES", "TOPICS", "PROPERTIES", "FUNCTIONS", "TYPES", "VARIABLES")
 NOT_YET = {
     "ALTER": "ALTER is not supported yet: use CREATE OR REPLACE",
-    "ASSERT": "ASSERT is not supported here: it belongs into a test",
+    "ASSERT": "ASSERT is not supported here, it belongs into a test: mismatched input 'ASSERT'",
     "PRINT": "PRINT is not supported yet",
     "RUN": "RUN SCRIPT is not supported here: give the file with -f",
     "WITH": "subqueries are not supported",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlglot.tokenizer_core import TokenType
 
 from pipelines.sql.error import Refusal
-from pipelines.sql.names import Name
+from pipelines.sql.names import RESERVED, Name
 from pipelines.sql.nodes import TypeName
 from pipelines.sql.script import Cursor
 
@@ -19,6 +19,8 @@ def read_type(cursor: Cursor, depth: int = 0) -> TypeName:
         return TypeName(cursor.name("a type").text, at=at)
     if not word:
         raise Refusal(at, f"expected a type, found {cursor.shown}")
+    if word in RESERVED:
+        raise Refusal(at, f"{word} is no type: mismatched input '{word}'")
     if depth > NESTING_MAX:
         raise Refusal(at, "the type is nested too deeply")
     cursor.index += 1

@@ -20,7 +20,7 @@ PIECE = re.compile(
     r"""(?P<space>[ \t\r\n\f]+|--[^\r\n]*|/\*.*?\*/)
     | (?P<string>'(?:[^']|'')*')
     | (?P<quoted>`(?:[^`]|``)*`|"(?:[^"]|"")*")
-    | (?P<word>[A-Za-z_][A-Za-z0-9_]*(?!'))
+    | (?P<word>(?:(?![0-9]+[eE][+-]?[0-9]+(?![A-Za-z0-9_]))[0-9]+)?[A-Za-z_][A-Za-z0-9_]*(?!'))
     | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![A-Za-z0-9_.]))
     | (?P<operator>->|=>|:=|\|\||<>|!=|<=|>=|[-+*/%=<>(),.;\[\]])""",
     re.VERBOSE | re.DOTALL,
@@ -133,7 +133,7 @@ class Cursor:
 def word_of(token: Token) -> str:
     """An unquoted word in upper case, empty for every other token."""
     quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER, TokenType.NUMBER)
-    return "" if quoted or not token.text[:1].replace("_", "a").isalpha() else token.text.upper()
+    return "" if quoted or not token.text[:1].replace("_", "a").isalnum() else token.text.upper()
 
 
 def is_name(token: Token | None) -> bool:
@@ -152,6 +152,20 @@ def show(token: Token | None) -> str:
     return word_of(token)[:50] or token.text[:50]
 
 
+def _joined(tokens: list[Token], text: str) -> list[Token]:
+    """The tokens, a number that runs into a word with it as one word: `1st` is a name."""
+    joined: list[Token] = []
+    for token in tokens:
+        before = joined[-1] if joined else None
+        runs = before is not None and before.token_type == TokenType.NUMBER and before.end + 1 == token.start
+        if before is not None and runs and word_of(token):
+            word = text[before.start : token.end + 1]
+            joined[-1] = Token(TokenType.VAR, word, before.line, before.col, before.start, token.end)
+        else:
+            joined.append(token)
+    return joined
+
+
 def read_statements(text: str) -> list[Cursor]:
     """The statements of the text, without empty ones."""
     check_characters(text)
@@ -159,6 +173,7 @@ def read_statements(text: str) -> list[Cursor]:
         tokens = Ksql().tokenize(text)
     except Exception as error:  # the tokenizer is foreign: whatever it raises is about the text
         raise Refusal(0, f"the text cannot be read: {error}") from error
+    tokens = _joined(tokens, text)
     statements: list[Cursor] = []
     start = 0
     for index, token in enumerate(tokens):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pipelines.plan import Aggregate, Column, GroupKey, Output, Window
 from pipelines.sql import tree
-from pipelines.sql.aggregation import CONSTANTS, ResultExpressions
+from pipelines.sql.aggregation import CONSTANTS, ResultExpressions, has_aggregate
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.functions import Value
 from pipelines.sql.functions_table import table_calls
-from pipelines.sql.names import AGGREGATE_NAME, PSEUDO_COLUMNS, WINDOW_BOUNDS
+from pipelines.sql.names import AGGREGATE_NAME, PSEUDO_COLUMNS, WINDOW_BOUNDS, Name
 from pipelines.sql.nodes import Column as ColumnNode
 from pipelines.sql.nodes import Field, Node, Sign, unwrapped
 from pipelines.sql.printer import print_tree
@@ -37,7 +38,7 @@ class Computation:
 
 def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Computation:
     """The plan of an aggregation, in the order WHERE, GROUP BY, SELECT, HAVING. `target` names it in errors."""
-    items = _items(select)
+    items = _items(select, rows)
     for call in (call for item in items for call in table_calls(item.expression)):
         raise Refusal(call.at, "Table functions cannot be used with aggregations.")
     rows.place = "WHERE"
@@ -49,6 +50,11 @@ def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Com
     _refuse_twice(groups, "GROUP BY")
     rows.place = "SELECT"
     windowed = select.window is not None
+    if not any(
+        has_aggregate(node) for node in (*(item.expression for item in items), select.having) if node is not None
+    ):
+        told = "GROUP BY requires aggregate functions in either the SELECT or HAVING clause: the query has no aggregate"
+        raise Refusal(select.at, told, "select one, for example COUNT(*)")
     _check_items(items, groups, rows, windowed=windowed)
     names = name_columns(items, rows, bounds=WINDOW_BOUNDS if windowed else ())
     keys = group_keys(groups, items, rows, names, windowed=windowed, target=target)
@@ -67,9 +73,6 @@ def plan_table(select: Select, rows: RowExpressions, *, target: str = "") -> Com
     if not outputs:
         told = "The projection contains no value columns: the table has no value column"
         raise Refusal(select.at, told, "select an aggregate, for example COUNT(*)")
-    if not result.aggregates:
-        told = "GROUP BY requires aggregate functions in either the SELECT or HAVING clause: the query has no aggregate"
-        raise Refusal(select.at, told, "select one, for example COUNT(*)")
     window = plan_window(select.window) if select.window is not None else None
     places = tuple(node.at for _, node in groups)
     return Computation(where, keys, places, result.aggregates, having, tuple(outputs), tuple(columns), window)
@@ -101,12 +104,27 @@ def typed(value: Value) -> Value:
     return value
 
 
-def _items(select: Select) -> tuple[Item, ...]:
+def _items(select: Select, rows: RowExpressions) -> tuple[Item, ...]:
+    """The items, `*` replaced by the source's columns, which GROUP BY has to name then."""
+    items: list[Item] = []
     for item in select.items:
-        if isinstance(item, tree.AllColumns):
-            told = "GROUP BY takes no SELECT *: Non-aggregate SELECT expression(s) not part of GROUP BY"
-            raise Refusal(item.at, f"SELECT * is not supported in an aggregation: {told}", "name the columns")
-    return tuple(item for item in select.items if isinstance(item, Item))
+        items += [item] if isinstance(item, Item) else expanded(item, rows, rows.source.columns)
+    return tuple(items)
+
+
+def expanded(item: tree.AllColumns, rows: RowExpressions, columns: Iterable[Column]) -> list[Item]:
+    """The items that `*`, `source.*` or `struct->*` stands for; `columns` are the source's in the wanted order."""
+    if item.of is not None:
+        value = rows.value(item.of)
+        if value.type.kind != "struct":
+            raise Refusal(item.of.at, f"->* needs a struct, this is {value.type.sql}")
+        return [Item(Field(item.of, Name(name, name, item.of.at), at=item.of.at), None) for name in value.type.names]
+    if item.source is not None and item.source.text != rows.alias:
+        hint = f"the only source here is {rows.alias}"
+        told = f"'{item.source.text}' is not a valid stream/table name or alias."
+        raise Refusal(item.source.at, f"{item.source.text} is not a source of this query: {told}", hint)
+    names = (Name(column.name, column.name, item.at) for column in columns)
+    return [Item(ColumnNode(name, at=item.at), None, at=item.at) for name in names]
 
 
 def plan_window(window: tree.Window) -> Window:
@@ -143,7 +161,8 @@ def name_columns(items: tuple[Item, ...], rows: RowExpressions, bounds: tuple[st
             name = _free_field(bare.name.text, taken)
         at = alias.at if alias else item.at
         if name is not None and name.upper() in PSEUDO_COLUMNS:
-            raise Refusal(at, f"{name} is a reserved column name", "give it another with AS")
+            told = f"Reserved column name in select: `{name}`. Please remove or alias the column."
+            raise Refusal(at, f"{name} is a reserved column name: {told}", "give it another with AS")
         if name is not None and name.upper() in taken:
             hint = "names that differ only in case are one name"
             raise Refusal(at, f"column {name} is in the result twice", hint)
@@ -158,6 +177,14 @@ def _free_field(name: str, taken: set[str]) -> str:
     """A struct's field gives its name; a second one of that name is numbered."""
     numbered = (name if n == 0 else f"{name}_{n}" for n in range(10**9))
     return next(each for each in numbered if each.upper() not in taken)
+
+
+def keys_missing(target: str, what: str, keys: Sequence[str]) -> str:
+    """What ksqlDB says of keys that are not selected."""
+    plural = "s" if len(keys) > 1 else ""
+    listed = " and ".join(filter(None, [", ".join(keys[:-1]), keys[-1]]))
+    told = f"The query used to build `{target}` must include the {what}{plural} {listed} in its projection"
+    return f"key missing from projection: Key{plural} missing from projection. {told} (eg, SELECT {', '.join(keys)}...)"
 
 
 def group_keys(
@@ -186,14 +213,14 @@ def group_keys(
         if AGGREGATE_NAME.fullmatch(name):
             raise Refusal(at, f"a group key cannot be called {name}", "names like A0 are the aggregates'")
         named[key.expression] = name
+    missing = [node for value, node in groups if value.text not in named and value.type.kind != "null"]
+    if missing:
+        told = keys_missing(target, "grouping expression", [print_tree(node) for node in missing])
+        raise Refusal(missing[0].at, told, "every group key must also be selected")
     keys: list[GroupKey] = []
     for value, node in groups:
         if value.type.kind == "null":
             raise Refusal(value.at, "NULL cannot be a group key")
-        if value.text not in named:
-            shown = print_tree(node)
-            told = f"Key missing from projection. The query used to build `{target}` must include the grouping expression {shown} in its projection (eg, SELECT {shown}...)"
-            raise Refusal(node.at, f"key missing from projection: {told}", "every group key must also be selected")
         # A bare literal would be read as a position by Spark's GROUP BY.
         constant = isinstance(unwrapped(node), (*CONSTANTS, Sign))
         text = f"CAST({value.text} AS {value.type.spark.upper()})" if constant else value.text

@@ -20,6 +20,7 @@ from pipelines.engine.ordered import with_places
 from pipelines.engine.projection import ProjectionJob
 from pipelines.engine.record_order import NO_TIME, RecordOrder
 from pipelines.engine.records import GivenRecords
+from pipelines.engine.windowed_keys import join_key, split_key
 from pipelines.plan import Query
 from pipelines.testing.records import Window
 from pipelines.testing.topics import Stored, Topic
@@ -45,7 +46,7 @@ def _decoded(query: Query, topic: Topic) -> pa.Table:
     stored, count = topic.records, len(topic.records)
     records = GivenRecords(
         partition=0,
-        keys=pa.array([record.key for record in stored], pa.binary()),
+        keys=pa.array([_raw_key(query, record) for record in stored], pa.binary()),
         values=pa.array([record.value for record in stored], pa.binary()),
         offsets=pa.array(range(count), pa.int64()),
         times=pa.array([record.time_ms for record in stored], pa.int64()),
@@ -57,7 +58,21 @@ def _decoded(query: Query, topic: Topic) -> pa.Table:
 def _projected(query: Query, frame: DataFrame) -> Iterator[Stored]:
     for row in ProjectionJob(query).project(frame).collect():
         if row["__dead"] is None and row["__time"] is not None and row["__time"] >= 0:
-            yield Stored(_plain(row["__key"]), _plain(row["__value"]), row["__time"])
+            yield _projected_result(query, _plain(row["__key"]), _plain(row["__value"]), row["__time"])
+
+
+def _projected_result(query: Query, key: bytes | None, value: bytes | None, time_ms: int) -> Stored:
+    if key is None or not query.keeps_window:
+        return Stored(key, value, time_ms)
+    bare, start, end = split_key(key, query.source)
+    return Stored(bare, value, time_ms, Window(start, end))
+
+
+def _raw_key(query: Query, record: Stored) -> bytes | None:
+    """The key as Kafka has it, with its window if the source is windowed."""
+    if record.key is None or record.window is None or not query.source.window_type:
+        return record.key
+    return join_key(record.key, record.window.start, record.window.end, query.source.window_type)
 
 
 def _aggregated(query: Query, frame: DataFrame, spark: SparkSession) -> Iterator[Stored]:

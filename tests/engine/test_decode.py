@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pipelines.engine.decode import decoder
 from pipelines.engine.records import GivenRecords
+from pipelines.engine.windowed_keys import join_key
 from pipelines.plan import Column, Source
 
 SOURCE = Source(
@@ -266,3 +267,31 @@ def test_keys_of_other_formats(form: str, columns: tuple[Column, ...], key: byte
     row = rows.to_pylist()[0]
     assert row["__error"] is None
     assert expected.items() <= row.items()
+
+
+class TestWindowedKeys:
+    KEY = Column("K", "k", "int", key=True)
+
+    def rows(self, window_type: str, window_ms: int, raws: list[bytes | None]) -> list[dict]:
+        source = Source(
+            "W", "w", "json", (self.KEY, Column("N", "n", "int")), window_type=window_type, window_ms=window_ms
+        )
+        (rows,) = decoder(source, (), lambda *_: None)([records([b"{}"] * len(raws), raws)])
+        return rows.to_pylist()
+
+    @pytest.mark.parametrize(
+        ("window_type", "window_ms", "suffix"),
+        [
+            ("hopping", 500, bytes.fromhex("00000000000003e8")),
+            ("session", 0, bytes.fromhex("00000000000005dc00000000000003e8")),
+        ],
+    )
+    def test_a_key_ends_with_the_bounds_of_its_window(self, window_type: str, window_ms: int, suffix: bytes) -> None:
+        (row, nothing) = self.rows(window_type, window_ms, [bytes([0, 0, 0, 7]) + suffix, None])
+        assert (7, 1000, 1500, None) == (row["K"], row["WINDOWSTART"], row["WINDOWEND"], row["__error"])
+        assert (None, None, None) == (nothing["K"], nothing["WINDOWSTART"], nothing["WINDOWEND"])
+        assert bytes([0, 0, 0, 7]) + suffix == join_key(bytes([0, 0, 0, 7]), 1000, 1500, window_type)
+
+    def test_a_key_without_a_window_is_told(self) -> None:
+        (row,) = self.rows("tumbling", 500, [b"1234567"])
+        assert "7 bytes are no key with a window" in row["__error"]

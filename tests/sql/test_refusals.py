@@ -42,12 +42,13 @@ def value(expression: str) -> str:
 INSERTS = STREAM + "CREATE STREAM o (k VARCHAR KEY, a INT) WITH (kafka_topic='o', value_format='json');"
 
 STATEMENTS = [
+    ("▼ASSERT VALUES s (a) VALUES (1);", "expected CREATE, found ASSERT"),
     ("▼", "no query"),
     ("▼" + stream("a INT"), "no query"),
     (stream("▼__a INT"), "the engine's own"),
     (stream("▼`__a` INT"), "the engine's own"),
     ("▼CRATE TABLE x;", "expected CREATE, found CRATE"),
-    ("INSERT INTO ▼s SELECT * FROM t EMIT CHANGES;", "unknown stream: S does not exist"),
+    ("INSERT INTO ▼s SELECT * FROM t EMIT CHANGES;", "unknown stream: Source S does not exist"),
     ("▼INSERT INTO s VALUES (1);", "INSERT INTO … VALUES is not supported in a pipeline"),
     ("▼SELECT a FROM s EMIT CHANGES;", "CREATE TABLE … AS"),
     ("▼DROP TABLE q;", "DROP is not supported"),
@@ -62,7 +63,6 @@ STATEMENTS = [
     (STREAM + "CREATE TABLE ▼s AS SELECT a, COUNT(*) FROM s GROUP BY a EMIT CHANGES;", "defined twice"),
     (query("a, COUNT(*)") + "CREATE TABLE ▼Q AS SELECT a FROM s EMIT CHANGES;", "defined twice"),
     (query("a, COUNT(*)") + "CREATE TABLE ▼`q` AS SELECT a FROM s EMIT CHANGES;", "defined twice"),
-    (STREAM + "CREATE TABLE ▼`my table` AS SELECT a FROM s;", "letters, digits and _"),
     (STREAM + f"CREATE TABLE ▼{'x' * 240} AS SELECT a FROM s;", "the name is too long"),
 ]
 
@@ -73,7 +73,7 @@ CHARACTERS = [
     ('SELECT ▼"abc', "the name does not end"),
     ("SELECT ▼${x}", "unexpected character '$'"),
     ("SELECT ▼é", "unexpected character"),
-    ("SELECT ▼12ab", "runs into what follows"),
+    ("SELECT ▼12.5ab", "runs into what follows"),
     ("SELECT ▼1.2.3", "runs into what follows"),
     ("SELECT ▼{x}", "templates"),
     ("SELECT ▼'a\0'", "NUL"),
@@ -139,8 +139,10 @@ CLAUSES = [
     ("CREATE TABLE t ▼(a INT) WITH (kafka_topic='x', value_format='json');", "Tables require a PRIMARY KEY"),
     ("CREATE TABLE t ▼;", "expected AS SELECT"),
     ("CREATE TABLE t AS ▼VALUES;", "expected SELECT"),
-    (query("▼*"), "SELECT * is not supported"),
-    (query("▼s.*"), "SELECT * is not supported"),
+    (query("▼*, COUNT(*)"), "column K is neither grouped nor aggregated"),
+    (query("▼s.*, COUNT(*)"), "column K is neither grouped nor aggregated"),
+    (query("a, COUNT(*)", "FROM s GROUP BY a ▼= 1 EMIT CHANGES;"), "mismatched input '=' expecting ';'"),
+    (query("a, COUNT(*)", "FROM s GROUP BY a ▼OR f EMIT CHANGES;"), "mismatched input 'OR' expecting ';'"),
     (query("▼DISTINCT a, COUNT(*)"), "DISTINCT is not supported"),
     (query("a, COUNT(▼DISTINCT b)"), "DISTINCT is not supported"),
     (query("a, SUM(b) ▼OVER (PARTITION BY a)"), "window functions are not supported"),
@@ -241,6 +243,9 @@ AGGREGATES = [
 ]
 
 EXPRESSIONS = [
+    (value("▼9223372036854775808"), "Invalid numeric literal: 9223372036854775808"),
+    (value("▼2E308"), "Number overflows DOUBLE: 2E308"),
+    (value("CAST(t AS ▼NULL)"), "mismatched input 'NULL'"),
     (value("▼aa"), "did you mean A?"),
     (value("▼mixed"), "did you mean `Mixed`?"),
     (value("▼zzz"), "SELECT column 'ZZZ' cannot be resolved"),
@@ -303,11 +308,11 @@ EXPRESSIONS = [
     (where("a < b ▼< 3"), "expected GROUP BY, found <"),
     (where("▼a BETWEEN 1 AND 'x'"), "cannot compare int with string"),
     (where("a BETWEEN 1 ▼2"), "expected AND"),
-    (where("a IN (1, ▼'x')"), "'x' is no number"),
+    (where("a IN (1, ▼'x')"), 'Invalid Predicate: invalid input syntax for type INTEGER: "x"'),
     (where("a IN ▼b"), "expected ("),
     (where("a IN (▼)"), "expected an expression"),
     (where("▼a LIKE 'x'"), "LIKE needs a string"),
-    (where("t LIKE ▼k ESCAPE '!'"), "with ESCAPE a literal one"),
+    (where("t LIKE ▼a ESCAPE '!'"), "LIKE needs a string as its pattern, this is int"),
     (where("t LIKE 'x' ESCAPE ▼'ab'"), "a literal of one character"),
     (where("t LIKE ▼'x!' ESCAPE '!'"), "ends with its escape character"),
     (where("a IS ▼1"), "expected NULL"),

@@ -1,0 +1,2 @@
+CREATE STREAM means (room STRING KEY, mean DOUBLE) WITH (kafka_topic='means', value_format='JSON', window_type='Hopping', window_size='1 minute');
+CREATE TABLE q AS SELECT room, COUNT(*) FROM means GROUP BY room;
