@@ -99,8 +99,9 @@ class Input:
         A Spark task reads one part, or with `shared` as many as leave a task for each core: a task costs some tens of
         milliseconds before and after its work.
         """
-        most = self.session.sparkContext.defaultParallelism if shared else len(self.parts)
-        hands = dealt(self.parts, most)
+        hands = [[part] for part in self.parts]
+        if shared:
+            hands = dealt(self.parts, self.session.sparkContext.defaultParallelism)
 
         def read(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in rows:
