@@ -88,7 +88,8 @@ def test_killed_driver_at_a_step_changes_nothing(
 )
 def test_a_broken_commit_is_noticed(deploy: Start, feed: Feed, points: Path, canary: str, point: str) -> None:
     pipeline = started(deploy, feed, canary=canary)
-    assert all_differences(pipeline, feed) == []
+    # Not their digests: positions written by the broken commit have none.
+    assert differences(feed.bootstrap, pipeline.name, feed) == []
     fire(pipeline, feed, points, point)
     feed.send(400)
     pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
