@@ -27,6 +27,7 @@ from pipelines.settings import Settings
 from pipelines.sql import Parsed
 from pipelines.sql import tree as t
 from pipelines.sql.catalogue import Relation, require
+from pipelines.sql.defaults import with_defaults
 from pipelines.sql.error import Refusal, locate
 from pipelines.sql.named_types import with_types
 from pipelines.sql.names import Name
@@ -80,14 +81,15 @@ class MetastoreExecutor:
         statement = parsed.statement
         match statement:
             case t.CreateSource():
-                return self._changed(parsed, "", f"{statement.kind.lower()} {statement.name.text}")
+                text = with_defaults(parsed, properties)
+                return self._changed(text, "", f"{statement.kind.lower()} {statement.name.text}")
             case t.CreateAs():
                 what = f"{statement.kind.lower()} {statement.name.text}"
-                return self._changed(parsed, query_pipeline(statement), what)
+                return self._changed(parsed.text, query_pipeline(statement), what)
             case t.InsertSelect():
-                return self._changed(parsed, "", f"rows for {statement.name.text}")
+                return self._changed(parsed.text, "", f"rows for {statement.name.text}")
             case t.CreateType():
-                return self._changed(parsed, "", f"type {statement.name.text}")
+                return self._changed(parsed.text, "", f"type {statement.name.text}")
             case t.DropType():
                 outcome = execute(sql_statement(parsed.text), self._settings)
                 gone = "is dropped" if outcome.changed else "does not exist, nothing changed"
@@ -121,9 +123,9 @@ class MetastoreExecutor:
 
     # Definitions.
 
-    def _changed(self, parsed: Parsed, pipeline: str, what: str) -> Result:
+    def _changed(self, text: str, pipeline: str, what: str) -> Result:
         """One command of the metastore."""
-        outcome = execute(sql_statement(parsed.text, pipeline), self._settings)
+        outcome = execute(sql_statement(text, pipeline), self._settings)
         if not outcome.changed:
             return Result(f"{what} exists already, nothing changed")
         queries = outcome.names[1:]

@@ -6,16 +6,24 @@ from collections.abc import Iterator
 
 from pipelines.console.result import Executor, Result
 from pipelines.sql import Parsed, parse_script
+from pipelines.sql.defaults import FORMATS
 from pipelines.sql.error import nearest
+from pipelines.sql.formats import KEY_FORMATS, VALUE_FORMATS
 from pipelines.sql.tree import Define, SetProperty, Show
 from statestore.errors import InvalidInput
 
-# Name, allowed values, meaning; the first value is the default.
+_UNSET = ""
+_SIDES = {"KEY_FORMAT": KEY_FORMATS, "VALUE_FORMAT": VALUE_FORMATS}
+# Name, allowed values in lower case, meaning; the first value is the default.
 PROPERTIES = {
     "isolation.level": (
         ("read_committed", "read_uncommitted"),
         "what a pull query sees: committed entries, or those of the running batch as well",
     ),
+    **{
+        setting: ((_UNSET, *_SIDES[name]), f"{name} of a CREATE over a topic whose WITH has none")
+        for setting, name in FORMATS.items()
+    },
 }
 
 
@@ -42,7 +50,7 @@ class Session:
                 return Result(columns=("variable", "value"), rows=sorted(self.variables.items()))
             case Show(what="PROPERTIES"):
                 rows = [
-                    (name, self.properties.get(name, allowed[0]), ", ".join(allowed), meaning)
+                    (name, self.properties.get(name, allowed[0]), ", ".join(filter(None, allowed)), meaning)
                     for name, (allowed, meaning) in PROPERTIES.items()
                 ]
                 return Result(columns=("property", "value", "allowed", "meaning"), rows=rows)
@@ -54,9 +62,9 @@ class Session:
             raise InvalidInput("property is unknown", property=name, hint=hint)
         if value is None:
             self.properties.pop(name, None)
-            return Result(f"{name} is {PROPERTIES[name][0][0]} again")
-        allowed = PROPERTIES[name][0]
-        if value not in allowed:
+            return Result(f"{name} is {PROPERTIES[name][0][0] or 'not set'} again")
+        allowed = list(filter(None, PROPERTIES[name][0]))
+        if value.lower() not in allowed:
             raise InvalidInput("value is not allowed", property=name, value=value, hint=f"use {' or '.join(allowed)}")
-        self.properties[name] = value
+        self.properties[name] = value.lower()
         return Result(f"{name} is {value}")

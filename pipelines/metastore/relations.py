@@ -52,12 +52,12 @@ class SnapshotCatalogue:
                 yield name.upper(), pipeline, query
 
     def users(self, relation: Relation) -> list[str]:
-        """Ids of the queries that read the relation or insert into it, without the one that fills it."""
-        topic = relation.source.topic
+        """Ids of the queries that read the relation or write to its topic, without the one that fills it."""
         return [
             query_id
             for query_id, _, query in self.queries()
-            if query_id != relation.query and topic in (query.source.topic, query.output_topic)
+            if query_id != relation.query
+            and (query.source.name == relation.name or query.output_topic == relation.source.topic)
         ]
 
 

@@ -18,6 +18,7 @@ from pipelines.plan import EVERY_RECORD, Query, query_to_json
 from pipelines.sql import Parsed, SqlError
 from pipelines.sql import tree as t
 from pipelines.sql.catalogue import Relation
+from pipelines.sql.defaults import with_defaults
 from pipelines.sql.error import Refusal, locate
 from pipelines.testing.topics import Stored
 
@@ -87,13 +88,20 @@ class Definitions:
     def __init__(self) -> None:
         self._memory = Memory()
         self._world = EveryTopic()
+        self._properties: dict[str, str] = {}
         self.inserted: list[tuple[str, Stored]] = []
         self.catalogue = SnapshotCatalogue(self._memory)
 
     def execute(self, parsed: Parsed) -> None:
         """Take in one statement that defines, drops or ends something. Raises `SqlError` and `InvalidInput`."""
         match parsed.statement:
-            case t.CreateSource() | t.CreateAs() | t.CreateType() | t.DropType() | t.InsertSelect():
+            case t.CreateSource():
+                self._decide(with_defaults(parsed, self._properties))
+            case t.SetProperty(name=name, value=None):
+                self._properties.pop(name, None)
+            case t.SetProperty(name=name, value=str(value)):
+                self._properties[name] = value
+            case t.CreateAs() | t.CreateType() | t.DropType() | t.InsertSelect():
                 self._decide(parsed.text)
             case t.Drop(name=name):
                 relation = self.catalogue.find(name.text)
@@ -106,7 +114,7 @@ class Definitions:
                     self._decide(f"TERMINATE `{each}`")
             case t.InsertValues() as statement:
                 self._insert(parsed, statement)
-            case t.Define() | t.SetProperty() | t.Show() | t.Describe():
+            case t.Define() | t.Show() | t.Describe():
                 pass
             case statement:
                 message = f"a test has no {type(statement).__name__.upper()}"

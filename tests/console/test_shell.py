@@ -88,6 +88,7 @@ class TestSession:
         [
             ("SET 'isolation.levle' = 'x';", "did you mean isolation.level?"),
             ("SET 'isolation.level' = 'x';", "use read_"),
+            ("SET 'ksql.persistence.default.format.value' = 'AVRO';", "use json or delimited"),
         ],
     )
     def test_unknown_properties_and_values_are_refused(self, session: Session, text: str, hint: str) -> None:
