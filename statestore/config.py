@@ -40,7 +40,7 @@ class RocksConfig:
 
     write_buffer_bytes: int = 32 * 1024 * 1024
     block_cache_bytes: int = 32 * 1024 * 1024
-    log_bytes_max: int = 8 * 1024 * 1024
+    log_bytes_max: int = 12 * 1024 * 1024
 
 
 @dataclass(frozen=True)

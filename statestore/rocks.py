@@ -70,6 +70,8 @@ def rocks_options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
     options.set_wal_recovery_mode(rd.DBRecoveryMode.point_in_time())
     options.set_paranoid_checks(True)
     options.set_max_total_wal_size(config.log_bytes_max)
+    # Files come at the log's size, which is small: with more of them at a time a level is rewritten less often.
+    options.set_level_zero_file_num_compaction_trigger(8)
     # All families go to files together, so files are of one moment even if the log is off.
     options.set_atomic_flush(True)
     # It is read whole at every opening.
