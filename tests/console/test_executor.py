@@ -91,7 +91,7 @@ def test_a_session_from_definitions_to_rows(sql: Shell, settings: Settings, kafk
     told = sql.result("CREATE STREAM IF NOT EXISTS @in (a INT) WITH (kafka_topic='@in', value_format='json');")
     assert "exists already" in told.message
     plain = "CREATE STREAM @plain (shop VARCHAR KEY, n INT) WITH (kafka_topic='@in');"
-    with pytest.raises(SqlError, match="default.format.value"):
+    with pytest.raises(SqlError, match=r"default\.format\.value"):
         sql(plain)
     sql(f"SET 'ksql.persistence.default.format.value' = 'JSON'; {plain} DROP STREAM @plain;")
     with pytest.raises(SqlError, match="changed, missing or reordered"):
