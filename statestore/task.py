@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, islice
@@ -131,14 +132,15 @@ class Task:
             self._log.info("task opened", **{k: v for k, v in opened.to_json().items() if k not in ("task", "ways")})
             return opened
 
-    def _look(self) -> tuple[Found, Repository | None, TaskDatabase | None]:
-        """The facts for a plan. The database is left open if it is usable."""
+    def _look(self, undo: ExitStack) -> tuple[Found, Repository | None, TaskDatabase | None]:
+        """The facts for a plan. The database is left open if it is usable, and closed by `undo`."""
         database: TaskDatabase | None = None
         checkpoint, problem = None, ""
         settle(self.spec.folder)
         exists = self.spec.folder.exists()
         try:
             database = self._open_database()
+            undo.callback(database.close)
             checkpoint = database.checkpoint()
             if checkpoint is None and exists:
                 problem = "local store was not complete"
@@ -165,23 +167,18 @@ class Task:
             return FolderLock(self.spec.folder)
 
     def _recover(self, listener: RestoreListener) -> BroughtUp:
-        self._folder_lock = self._lock_folder()
-        try:
-            return self._bring_up(listener)
-        except BaseException:
-            self._folder_lock.release()
-            raise
-
-    def _bring_up(self, listener: RestoreListener) -> BroughtUp:
-        found, repository, database = self._look()
-        way = BringUp(self.spec, self._reader, repository, self._open_database, self._rocks, listener)
-        if self._snapshots is not None:
-            way.pin_life_s = self._snapshots.config.pin_life_s
-        try:
-            return way.run(found, database)
-        except BaseException:
-            way.close()
-            raise
+        """The store at the committed version. After an error nothing is open or locked."""
+        with ExitStack() as undo:
+            self._folder_lock = self._lock_folder()
+            undo.callback(self._folder_lock.release)
+            found, repository, database = self._look(undo)
+            way = BringUp(self.spec, self._reader, repository, self._open_database, self._rocks, listener)
+            if self._snapshots is not None:
+                way.pin_life_s = self._snapshots.config.pin_life_s
+            undo.callback(way.close)
+            brought = way.run(found, database)
+            undo.pop_all()
+        return brought
 
     def _become_running(self) -> None:
         assert self._database is not None

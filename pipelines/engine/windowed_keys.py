@@ -10,6 +10,7 @@ has to know. See WindowKeySchema and SessionKeySchema of kafka-streams.
 from __future__ import annotations
 
 from pipelines.plan import Source
+from statestore.layouts import session
 
 SESSION = "session"
 _BOUND = 8
@@ -20,22 +21,20 @@ def split_key(raw: bytes, source: Source) -> tuple[bytes, int, int]:
     bounds = 2 * _BOUND if source.window_type == SESSION else _BOUND
     if len(raw) < bounds:
         raise ValueError(f"{len(raw)} bytes are no key with a window")
-    key, suffix = raw[:-bounds], raw[-bounds:]
-    start = _number(suffix[-_BOUND:])
-    return key, start, _number(suffix[:_BOUND]) if source.window_type == SESSION else start + source.window_ms
+    if source.window_type == SESSION:
+        return session.unpack(raw)
+    start = int.from_bytes(raw[-_BOUND:], "big", signed=True)
+    return raw[:-_BOUND], start, start + source.window_ms
 
 
 def join_key(key: bytes, start: int, end: int, window_type: str) -> bytes:
     """Inverse of `split_key`."""
-    bounds = (end, start) if window_type == SESSION else (start,)
-    return key + b"".join(bound.to_bytes(_BOUND, "big", signed=True) for bound in bounds)
+    if window_type == SESSION:
+        return session.pack(key, start, end)
+    return key + start.to_bytes(_BOUND, "big", signed=True)
 
 
 def joined_key(expression: str, window_type: str) -> str:
     """The same as Spark SQL, from a row's key and its bounds. Null for a null key."""
     bounds = ("WINDOWEND", "WINDOWSTART") if window_type == SESSION else ("WINDOWSTART",)
     return f"concat({expression}, {', '.join(f'CAST({bound} AS BINARY)' for bound in bounds)})"
-
-
-def _number(bound: bytes) -> int:
-    return int.from_bytes(bound, "big", signed=True)

@@ -52,29 +52,30 @@ def _format_time(call: Call) -> Value:
     return call.result(f"date_format(timestamp_millis({call.want(0, 'time').text}), {_pattern(call, 1)})", STRING)
 
 
+def _parsed(call: Call) -> str:
+    """The moment that the first argument is by the pattern of the second; NULL if it is none."""
+    return f"try_to_timestamp({call.want(0, 'string').text}, {_pattern(call, 1)})"
+
+
 def _parse_timestamp(type_: SqlType) -> Callable[[Call], Value]:
     def build(call: Call) -> Value:
-        moment = f"try_to_timestamp({call.want(0, 'string').text}, {_pattern(call, 1)})"
-        return call.result(_out_of_zone(moment, call, 2), type_)
+        return call.result(_out_of_zone(_parsed(call), call, 2), type_)
 
     return build
 
 
 def _parse_date(call: Call) -> Value:
     """NULL where the text has a time of the day other than midnight."""
-    moment = f"try_to_timestamp({call.want(0, 'string').text}, {_pattern(call, 1)})"
-    ms = f"unix_millis({moment})"
+    ms = f"unix_millis({_parsed(call)})"
     return call.result(f"CAST(CASE WHEN {ms} % {DAY} = 0 THEN {ms} div {DAY} END AS INT)", DATE)
 
 
 def _string_to_date(call: Call) -> Value:
-    moment = f"try_to_timestamp({call.want(0, 'string').text}, {_pattern(call, 1)})"
-    return call.result(f"unix_date(CAST({moment} AS DATE))", INT)
+    return call.result(f"unix_date(CAST({_parsed(call)} AS DATE))", INT)
 
 
 def _parse_time(call: Call) -> Value:
-    moment = f"try_to_timestamp({call.want(0, 'string').text}, {_pattern(call, 1)})"
-    return call.result(f"CAST(pmod(unix_millis({moment}), {DAY}) AS INT)", TIME)
+    return call.result(f"CAST(pmod(unix_millis({_parsed(call)}), {DAY}) AS INT)", TIME)
 
 
 def _added(type_: SqlType, sign: int) -> Callable[[Call], Value]:

@@ -13,7 +13,7 @@ from threading import RLock
 from statestore.context import ChangelogRecord
 from statestore.kinds.key_value import KeyValue
 from statestore.spaces.base import Changes
-from statestore.store import Isolation, TransactionalMechanism
+from statestore.store import Isolation, KeyValueStore, TransactionalMechanism
 
 
 class LruMap(KeyValue):
@@ -52,7 +52,7 @@ class LruMap(KeyValue):
         return super().get(key, isolation)
 
     def get_many(self, keys: Iterable[bytes], isolation: Isolation = Isolation.READ_UNCOMMITTED) -> list[bytes | None]:
-        return [self.get(key, isolation) for key in keys]
+        return KeyValueStore.get_many(self, keys, isolation)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         super().put(key, value)

@@ -17,7 +17,7 @@ from statestore.kinds.key_value import KeyValue
 from statestore.layouts.timestamped import UNKNOWN, pack, unpack
 from statestore.overlay import merge
 from statestore.spaces.base import Changes
-from statestore.store import Isolation
+from statestore.store import Isolation, KeyValueStore
 
 
 class TimestampedKeyValue(KeyValue):
@@ -56,7 +56,9 @@ class TimestampedKeyValue(KeyValue):
             return pack(plain, UNKNOWN)
 
     def get_many(self, keys: Iterable[bytes], isolation: Isolation = Isolation.READ_UNCOMMITTED) -> list[bytes | None]:
-        return [self.get(key, isolation) for key in keys] if self._upgrading else super().get_many(keys, isolation)
+        if self._upgrading:
+            return KeyValueStore.get_many(self, keys, isolation)
+        return super().get_many(keys, isolation)
 
     def _write(self, key: bytes, value: bytes | None) -> None:
         with self._moving:

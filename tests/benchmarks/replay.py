@@ -7,14 +7,13 @@ import tempfile
 import time
 from pathlib import Path
 
-import confluent_kafka as ck
-
 from infra.stack import Stack
 from statestore.config import KafkaConfig, RocksConfig
 from statestore.kafka import Admin, Reader
 from statestore.listener import RestoreListener, Restoring
 from statestore.load import beside, load
 from statestore.rebuild import stored_entries
+from tests.benchmarks.topics import produce
 
 TOPIC = "changelog"
 
@@ -34,17 +33,8 @@ def replayed(keys: list[bytes], rounds: int) -> tuple[float, float]:
 
 def _fill(servers: str, keys: list[bytes]) -> None:
     Admin(KafkaConfig(servers)).create(TOPIC, partitions=1, settings={})
-    producer = ck.Producer(
-        {
-            "bootstrap.servers": servers,
-            "compression.type": "lz4",
-            "linger.ms": 20,
-            "queue.buffering.max.messages": 2 * len(keys),
-        }
-    )
-    for key in keys:
-        producer.produce(TOPIC, key=key, value=os.urandom(50) + bytes(50))
-    assert producer.flush(600) == 0
+    now_ms = time.time_ns() // 1_000_000
+    produce(servers, TOPIC, ((key, os.urandom(50) + bytes(50), now_ms) for key in keys))
 
 
 def _replay(servers: str, folder: Path, count: int) -> tuple[float, float]:
