@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from operator import methodcaller
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,6 +30,7 @@ from statestore.errors import Fenced, InvalidConfig, RollforwardError, Unavailab
 
 Headers = list[tuple[str, bytes]]
 Answer = TypeVar("Answer")
+Connecting = TypeVar("Connecting", AdminClient, ck.Producer)
 Timed = tuple[bytes | None, bytes | None, int]
 TopicPartition = tuple[str, int]
 _REPLAY_CHUNK = 10_000
@@ -105,10 +107,25 @@ def _client(config: KafkaConfig, **settings: object) -> dict[str, Any]:
     return {
         "bootstrap.servers": config.bootstrap_servers,
         "socket.keepalive.enable": True,
+        # Half of it is also how long the client waits before it connects to a second broker: with the default 50 ms.
+        "reconnect.backoff.ms": 20,
         "log_level": 2,
         **config.client,
         **{name.replace("_", "."): value for name, value in settings.items()},
     }
+
+
+def _connected(client: Connecting) -> Connecting:
+    """The client, once it is connected to a broker.
+
+    The first answer of all ends the bootstrap connection. What else is being asked over it is lost, and asked again
+    after three seconds (offsets) or half a second (the coordinator of a transaction). So there are two questions: the
+    second waits for a connection that stays. Where no broker answers, whatever comes next says so.
+    """
+    for _ in range(2):
+        with suppress(ck.KafkaException):
+            client.list_topics("__transaction_state", timeout=2)
+    return client
 
 
 def _unavailable(what: str, error: object, config: KafkaConfig, **fields: object) -> Unavailable:
@@ -221,9 +238,7 @@ class TransactionalProducer:
     def init(self) -> None:
         """Take the id over: returns when no older transaction of it is open any more."""
         if self._transactions:
-            # Without a connected broker the client asks for the coordinator again only after half a second.
-            with suppress(ck.KafkaException):
-                self._producer.list_topics("__transaction_state", timeout=2)
+            _connected(self._producer)
             self._bounded("init_transactions", self._producer.init_transactions)
 
     def begin(self) -> None:
@@ -395,7 +410,10 @@ class Reader:
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
-        self._admin = AdminClient(_client(config))
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        return _connected(AdminClient(_client(self._config)))
 
     def begin_and_end(self, topic: str, partition: int) -> tuple[int, int]:
         """First offset present and the offset after the last, open transactions included."""
@@ -653,7 +671,10 @@ class Admin:
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
-        self._admin = AdminClient(_client(config))
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        return _connected(AdminClient(_client(self._config)))
 
     def describe(self, names: Sequence[str]) -> dict[str, Topic]:
         """The topics that exist among `names`."""
