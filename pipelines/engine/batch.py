@@ -7,7 +7,7 @@ from pyspark.sql.functions import expr
 
 from pipelines.engine.combine import combine_of
 from pipelines.engine.decode import Count, Reasons, arrow_type, decoded_ddl, decoder
-from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, reader, without_states, writer
+from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchanges, reader, without_states, writer
 from pipelines.engine.input import Input
 from pipelines.engine.job import Job
 from pipelines.engine.merge import STORED, MergeSql
@@ -54,9 +54,9 @@ class BatchJob(Job):
         merged = grouped.mapInArrow(read, f"{known}, __token bigint, __old_time bigint, {old}")
         return self.sql.results(merged).mapInArrow(write, result_ddl)
 
-    def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
+    def exchanged(self, exchanges: Exchanges) -> tuple[ArrowFunction, ArrowFunction]:
         names = [part.name for part in self.sql.parts]
-        return reader(exchange, names, self.types), writer(exchange, names, self.types)
+        return reader(exchanges, names, self.types), writer(exchanges, names, self.types)
 
     def without_states(self) -> ArrowFunction:
         return without_states([part.name for part in self.sql.parts], self.types)

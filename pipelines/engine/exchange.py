@@ -24,6 +24,8 @@ from statestore.staging import SCHEMA
 
 _ROWS_OUT = 20_000
 ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+# Asked in the worker, by each Spark task.
+Exchanges = Callable[[], "Exchange"]
 RESULT_DDL = "task int, attempt bigint, rows bigint, dropped bigint"
 
 
@@ -57,14 +59,14 @@ class Exchange:
         return client.write(name, epoch=self.epoch, batch=self.batch, attempt=attempt, token=token, order=order)
 
 
-def reader(exchange: Exchange, parts: list[str], types: list[pa.DataType]) -> ArrowFunction:
+def reader(exchanges: Exchanges, parts: list[str], types: list[pa.DataType]) -> ArrowFunction:
     """READ: adds the committed state of each row's key: `__token`, `__old_time` and the stored parts.
 
     A task that has committed the batch already gets no rows on, so it stages and commits nothing.
     """
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = task_context().partitionId()
+        exchange, task = exchanges(), task_context().partitionId()
         codec = StateCodec(types)
         reading: Reading | None = None
         with exchange.client(task) as client:
@@ -125,7 +127,7 @@ def _spread(states: pa.Array, live: pa.BooleanArray) -> pa.Array:
     return states.take(pc.if_else(live, places, pa.scalar(None, pa.int64())))
 
 
-def ordered(exchange: Exchange, order: RecordOrder) -> ArrowFunction:
+def ordered(exchanges: Exchanges, order: RecordOrder) -> ArrowFunction:
     """READ in record order: takes in all rows of the task, and gives what `RecordOrder` makes of them and the states.
 
     Every row says the task's token, its stream time after the batch and how many records came too late. If nothing
@@ -133,7 +135,7 @@ def ordered(exchange: Exchange, order: RecordOrder) -> ArrowFunction:
     """
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = task_context().partitionId()
+        exchange, task = exchanges(), task_context().partitionId()
         taken = [batch for batch in batches if batch.num_rows]
         if not taken:
             return
@@ -180,11 +182,11 @@ def _only_figures(schema: pa.Schema) -> pa.Table:
     return pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)
 
 
-def writer(exchange: Exchange, parts: list[str], types: list[pa.DataType]) -> ArrowFunction:
+def writer(exchanges: Exchanges, parts: list[str], types: list[pa.DataType]) -> ArrowFunction:
     """WRITE: stages the rows on the task's server and gives one row of `RESULT_DDL`, or none for a task without rows."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = task_context()
+        context, exchange = task_context(), exchanges()
         task, attempt = context.partitionId(), context.taskAttemptId()
         codec = StateCodec(types)
         writing: Writing | None = None

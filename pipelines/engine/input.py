@@ -9,7 +9,7 @@ What a part is, a partition's range in Kafka, its files in an archive, given rec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pipelines.engine.decode import Decoder
 from pipelines.engine.records import GivenRecords, KafkaRecords, Records
+from pipelines.engine.turn import Turn
 from statestore.batches import Range
 from statestore.config import KafkaConfig
 from statestore.kafkablocks import BlockReader
@@ -93,24 +94,43 @@ class Input:
     session: SparkSession
     parts: tuple[Part, ...]
 
+    @property
+    def ranges(self) -> tuple[Range, ...] | None:
+        """The ranges of the parts, if all of them are in Kafka."""
+        kafka = [part for part in self.parts if isinstance(part, KafkaPart)]
+        return tuple(part.range for part in kafka) if len(kafka) == len(self.parts) else None
+
+    def given(self) -> Callable[[], tuple[Part, ...]]:
+        """What gives the parts in the worker."""
+        parts = self.parts
+        return lambda: parts
+
     def decoded(self, decode: Decoder, ddl: str, *, shared: bool = False) -> DataFrame:
         """The decoded rows of all parts, of the columns of `ddl`. Nothing is read yet.
 
         A Spark task reads one part, or with `shared` as many as leave a task for each core: a task costs some tens of
         milliseconds before and after its work.
         """
-        hands = [[part] for part in self.parts]
-        if shared:
-            hands = dealt(self.parts, self.session.sparkContext.defaultParallelism)
+        given, most = self.given(), self.session.sparkContext.defaultParallelism
+        count = min(len(self.parts), most) if shared else len(self.parts)
 
         def read(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            hands = dealt(given(), most) if shared else [[part] for part in given()]
             for batch in rows:
                 for number in batch.column(0).to_pylist():
                     yield from decode(chain.from_iterable(part.records() for part in hands[number]))
 
         # Two at the least: of an input that is one partition Spark takes all keys to be together, leaves the shuffle
         # out, and every row would reach task 0.
-        return self.session.range(0, len(hands), 1, numPartitions=max(2, len(hands))).mapInArrow(read, ddl)
+        return self.session.range(0, count, 1, numPartitions=max(2, count)).mapInArrow(read, ddl)
+
+
+class InputOfTurn(Input):
+    """Of a job that runs again: the ranges are those of the turn, as many as the parts here."""
+
+    def given(self) -> Callable[[], tuple[Part, ...]]:
+        kafka = next(part.kafka for part in self.parts if isinstance(part, KafkaPart))
+        return lambda: tuple(KafkaPart(kafka, each) for each in Turn.now().ranges)
 
 
 def dealt(parts: Sequence[Part], most: int) -> list[list[Part]]:

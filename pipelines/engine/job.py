@@ -5,14 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import sub
 
 import pyarrow as pa
 from pyspark import Accumulator
 from pyspark.sql import DataFrame, Row
 
 from pipelines.engine.decode import Count, Reasons
-from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange
-from pipelines.engine.input import Input
+from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, Exchanges
+from pipelines.engine.input import Input, InputOfTurn
+from pipelines.engine.turn import Turn, exchange_of_turn
 from pipelines.plan import Query
 
 
@@ -47,6 +49,11 @@ class Counts:
     bad: Accumulator[int]
     read_bytes: Accumulator[int]
 
+    @property
+    def values(self) -> tuple[int, int, int]:
+        """What is counted so far."""
+        return self.records.value, self.bad.value, self.read_bytes.value
+
     @classmethod
     def of(cls, records: Input) -> Counts:
         """New ones, for a job over these records."""
@@ -59,10 +66,26 @@ class Counts:
         self.bad.add(bad)
         self.read_bytes.add(read_bytes)
 
-    def staged(self, rows: list[Row]) -> StagedBatch:
-        """The result of a job, from its rows of `RESULT_DDL`."""
+    def staged(self, rows: list[Row], before: tuple[int, int, int] = (0, 0, 0)) -> StagedBatch:
+        """The result of a job, from its rows of `RESULT_DDL`, and from what was counted `before` it."""
         results = tuple(TaskResult(row.task, row.attempt, row.rows, row.dropped) for row in rows)
-        return StagedBatch(self.records.value, self.bad.value, results, self.read_bytes.value)
+        records, bad, read_bytes = map(sub, self.values, before)
+        return StagedBatch(records, bad, results, read_bytes)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that Spark has analysed, for inputs of one number of ranges."""
+
+    frame: DataFrame
+    counts: Counts
+
+    def run(self, turn: Turn) -> StagedBatch:
+        """Run it for a turn."""
+        before = self.counts.values
+        turn.announce(self.frame.sparkSession.sparkContext)
+        # A frame of its own each time: one that has run keeps its plan, the files of its shuffle and so its results.
+        return self.counts.staged(self.frame.select("*").collect(), before)
 
 
 class Job(ABC):
@@ -70,6 +93,7 @@ class Job(ABC):
 
     def __init__(self, query: Query) -> None:
         self.query = query
+        self._prepared: dict[int, Prepared] = {}
 
     @abstractmethod
     def frame(
@@ -85,8 +109,8 @@ class Job(ABC):
         """The whole batch as one frame, READ and WRITE, whose rows are `result_ddl`, in their places."""
 
     @abstractmethod
-    def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
-        """READ and WRITE of a batch with the store servers."""
+    def exchanged(self, exchanges: Exchanges) -> tuple[ArrowFunction, ArrowFunction]:
+        """READ and WRITE of a batch with the store servers, whose exchange they ask for when they run."""
 
     @abstractmethod
     def without_states(self) -> ArrowFunction:
@@ -94,13 +118,26 @@ class Job(ABC):
 
     def run(self, records: Input, exchange: Exchange, refused: Reasons | None = None) -> StagedBatch:
         """Stage the batch; `refused` become dead letters. Raises what Spark raises; then nothing may be committed."""
+        ranges = records.ranges
+        if refused or not ranges:
+            job, counts = self._job(records, lambda: exchange, refused)
+            return counts.staged(job.collect())
+        # Tasks of a job that has failed may go on counting: it is not used again.
+        prepared = self._prepared.pop(len(ranges), None)
+        if prepared is None:
+            prepared = Prepared(*self._job(InputOfTurn(records.session, records.parts), exchange_of_turn, None))
+        staged = prepared.run(Turn(exchange, ranges))
+        self._prepared[len(ranges)] = prepared
+        return staged
+
+    def _job(self, records: Input, exchanges: Exchanges, refused: Reasons | None) -> tuple[DataFrame, Counts]:
         counts = Counts.of(records)
-        read, write = self.exchanged(exchange)
-        return counts.staged(self.frame(records, count=counts.add, read=read, write=write, refused=refused).collect())
+        read, write = self.exchanged(exchanges)
+        return self.frame(records, count=counts.add, read=read, write=write, refused=refused), counts
 
     def try_out(self, records: Input, exchange: Exchange, refused: Reasons) -> None:
         """Compute everything and stage nothing. Raises what Spark raises."""
-        read, _ = self.exchanged(exchange)
+        read, _ = self.exchanged(lambda: exchange)
         self.frame(records, count=uncounted, read=read, write=drained, refused=refused).collect()
 
 

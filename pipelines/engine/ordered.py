@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pipelines.engine.batch import plain_columns
 from pipelines.engine.changes import routed
 from pipelines.engine.decode import Count, Decoder, Reasons, decoded_ddl, decoder, with_columns
-from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, ordered, ordered_without_states, writer
+from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchanges, ordered, ordered_without_states, writer
 from pipelines.engine.input import Input
 from pipelines.engine.job import Job
 from pipelines.engine.merge import DROPPED, ROW, STREAM_TIME, MergeSql
@@ -62,9 +62,9 @@ class OrderedJob(Job):
         ddl = f"{self.order.ddl()}, __token bigint, {STREAM_TIME} bigint, {DROPPED} bigint"
         return self._sql.results(shuffled.mapInArrow(read, ddl)).mapInArrow(write, result_ddl)
 
-    def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
+    def exchanged(self, exchanges: Exchanges) -> tuple[ArrowFunction, ArrowFunction]:
         names = [part.name for part in self._sql.parts]
-        return ordered(exchange, self.order), writer(exchange, names, self.order.types)
+        return ordered(exchanges, self.order), writer(exchanges, names, self.order.types)
 
     def without_states(self) -> ArrowFunction:
         return ordered_without_states(self.order)

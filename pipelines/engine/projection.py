@@ -17,7 +17,7 @@ from pyspark.sql.functions import expr
 
 from pipelines.engine.decode import Count, Decoder, Reasons, decoded_ddl, decoder, with_columns
 from pipelines.engine.encode import value_bytes
-from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, result
+from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, Exchanges, result
 from pipelines.engine.input import Input
 from pipelines.engine.job import Job, drained
 from pipelines.engine.merge import DEAD, FAILED, key_bytes
@@ -94,8 +94,8 @@ class ProjectionJob(Job):
         values = [f"`{column.name}`" for column in self.query.source.columns if not column.key]
         return any(name in key.expression for name in values for key in self.query.group_by)
 
-    def exchanged(self, exchange: Exchange) -> tuple[ArrowFunction, ArrowFunction]:
-        return drained, stager(exchange)
+    def exchanged(self, exchanges: Exchanges) -> tuple[ArrowFunction, ArrowFunction]:
+        return drained, stager(exchanges)
 
     def without_states(self) -> ArrowFunction:
         return drained
@@ -126,7 +126,7 @@ def with_partition(decode: Decoder) -> Decoder:
     return with_columns(decode, {"__partition": partitions})
 
 
-def stager(exchange: Exchange) -> ArrowFunction:
+def stager(exchanges: Exchanges) -> ArrowFunction:
     """WRITE: stages the rows on their task's server and gives one row of `RESULT_DDL`, or none without rows.
 
     A task that has committed the batch already stages nothing.
@@ -138,7 +138,7 @@ def stager(exchange: Exchange) -> ArrowFunction:
             if batch.num_rows == 0:
                 continue
             if stage is None:
-                stage = _Stage(exchange, batch.column("__partition")[0].as_py())
+                stage = _Stage(exchanges(), batch.column("__partition")[0].as_py())
             stage.add(batch)
         if stage is not None:
             yield from stage.close()
