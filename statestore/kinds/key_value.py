@@ -8,10 +8,10 @@ and that time as the record's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
 
 from statestore.iterator import StoreIterator
 from statestore.kinds.base import Kind, require_key, require_keys
+from statestore.spaces.base import ChangeColumns
 from statestore.store import Isolation, KeyValueStore
 
 
@@ -42,8 +42,8 @@ class KeyValue(Kind, KeyValueStore):
         self._log_change(key, value)
 
     def put_all(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        changes = list(entries)
-        require_keys(map(itemgetter(0), changes))
+        changes = ChangeColumns.of(entries)
+        require_keys(changes.keys)
         self._write_all(changes)
         self._advance_position()
         if self._logged:
@@ -74,7 +74,7 @@ class KeyValue(Kind, KeyValueStore):
     def _write(self, key: bytes, value: bytes | None) -> None:
         self.transaction.put(self._space, key, value)
 
-    def _write_all(self, changes: list[tuple[bytes, bytes | None]]) -> None:
+    def _write_all(self, changes: ChangeColumns) -> None:
         self.transaction.put_all(self._space, changes)
 
     def _entries(

@@ -30,7 +30,7 @@ from statestore.columns import Columns, Entries, integers
 from statestore.context import ChangelogRecord, StoreVersion
 from statestore.kinds.base import Kind
 from statestore.layouts.segments import Segments, default_interval_ms
-from statestore.spaces.base import Change, Changes
+from statestore.spaces.base import Change, ChangeColumns, Changes
 from statestore.store import Entry, Isolation, TransactionalMechanism
 
 DROPPED_RECORDS = "dropped-records-total"
@@ -121,26 +121,40 @@ class Segmented(Kind):
         self._expire(self.transaction.drop)
         self.transaction.put(self._space(time_ms), stored_key, value)
 
-    def _write_all(self, writes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
-        """`_write` of many: stored key, value and time of each. What the last of them leaves behind is never written."""
-        stream_time_ms, live_ms = self._stream_time_ms, self._live_from(self._stream_time_ms)
-        placed: dict[int, list[Change]] = {}
-        interval_ms = self._segments.interval_ms
-        late = 0
-        for stored_key, value, time_ms in writes:
-            if time_ms > stream_time_ms:
-                stream_time_ms, live_ms = time_ms, self._live_from(time_ms)
-            if time_ms < live_ms:
-                late += 1
-                continue
-            placed.setdefault(time_ms // interval_ms, []).append((stored_key, value))
-        self._observe(stream_time_ms)
+    def _write_all(self, writes: ChangeColumns, times_ms: list[int]) -> None:
+        """`_write` of many, with the time of each. What the last of them leaves behind is never written."""
+        if not times_ms:
+            return
+        first, last = min(times_ms), max(times_ms)
+        placed: Mapping[int, Changes]
+        if self._segments.number(first) == self._segments.number(last) and first >= self._live_from(
+            max(last, self._stream_time_ms)
+        ):
+            # The usual case: one segment takes them all as they are.
+            placed, late = {self._segments.number(first): writes}, 0
+        else:
+            placed, late = self._placed_by_segment(writes, times_ms)
+        self._observe(last)
         if late:
             self.context.count(DROPPED_RECORDS, self.name, late)
         self._expire(self.transaction.drop)
         for number, changes in placed.items():
             if number >= self._oldest_live:
                 self.transaction.put_all(self._segments.space(number), changes)
+
+    def _placed_by_segment(self, writes: ChangeColumns, times_ms: list[int]) -> tuple[dict[int, list[Change]], int]:
+        """The writes of each segment, and how many came too late, by the stream time at which each comes."""
+        stream_time_ms, live_ms = self._stream_time_ms, self._live_from(self._stream_time_ms)
+        placed: dict[int, list[Change]] = {}
+        late = 0
+        for change, time_ms in zip(writes, times_ms, strict=True):
+            if time_ms > stream_time_ms:
+                stream_time_ms, live_ms = time_ms, self._live_from(time_ms)
+            if time_ms < live_ms:
+                late += 1
+                continue
+            placed.setdefault(self._segments.number(time_ms), []).append(change)
+        return placed, late
 
     def _live_from(self, stream_time_ms: int) -> int:
         """The first time that is not too late to be written at that stream time."""

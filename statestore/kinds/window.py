@@ -8,7 +8,6 @@ in the changelog, and so they are in ours. A restore drops and ignores them agai
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
 from typing import ClassVar
 
 from statestore import changelog_topic
@@ -19,7 +18,7 @@ from statestore.kinds.base import require_key, require_keys
 from statestore.kinds.segmented import Segmented
 from statestore.layouts import window as layout
 from statestore.layouts.bounds import within
-from statestore.spaces.base import Change, Changes
+from statestore.spaces.base import Change, ChangeColumns, Changes
 from statestore.store import Isolation, TransactionalMechanism
 from statestore.windows import MAX_TIME_MS, Windowed, window_end
 
@@ -127,15 +126,26 @@ class Window(Segmented):
     def put_all(self, entries: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """`put` each (key, value, start) in the order given: faster than one after the other."""
         wanted = list(entries)
-        require_keys(map(itemgetter(0), wanted))
-        if min(map(itemgetter(2), wanted), default=0) < 0:
+        keys, values = [key for key, _, _ in wanted], [value for _, value, _ in wanted]
+        starts_ms = [start_ms for _, _, start_ms in wanted]
+        require_keys(keys)
+        if min(starts_ms, default=0) < 0:
             raise ValueError("a window's start must not be negative")
-        writes = [(self._stored_key(key, start_ms), value, start_ms) for key, value, start_ms in wanted]
+        writes = ChangeColumns(self._stored_keys(keys, starts_ms), values)
         self._advance_position()
-        self._write_all([write for write in writes if write[1] is not None] if self.retain_duplicates else writes)
+        if self.retain_duplicates and None in values:
+            kept = [row for row in zip(writes.keys, values, starts_ms, strict=True) if row[1] is not None]
+            self._write_all(ChangeColumns([row[0] for row in kept], [row[1] for row in kept]), [row[2] for row in kept])
+        else:
+            self._write_all(writes, starts_ms)
         if self._logged:
-            for stored_key, value, _ in writes:
+            for stored_key, value in writes:
                 self._log_write(stored_key, value)
+
+    def _stored_keys(self, keys: list[bytes], starts_ms: list[int]) -> list[bytes]:
+        if self.retain_duplicates:
+            return list(map(self._stored_key, keys, starts_ms))
+        return layout.pack_all(keys, starts_ms)
 
     def _stored_key(self, key: bytes, start_ms: int) -> bytes:
         if self.retain_duplicates:

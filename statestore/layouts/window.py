@@ -9,6 +9,8 @@ bytes of one key's entries sort by time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from operator import add
 from struct import Struct
 
 from statestore.layouts.bounds import lower_bound, upper_bound
@@ -20,6 +22,12 @@ _SUFFIX = Struct(">qi")
 def pack(key: bytes, start_ms: int, sequence: int = 0) -> bytes:
     """The stored key."""
     return key + _SUFFIX.pack(start_ms, sequence)
+
+
+def pack_all(keys: Iterable[bytes], starts_ms: list[int]) -> list[bytes]:
+    """`pack` of each, as many have the same start."""
+    suffixes = {start_ms: _SUFFIX.pack(start_ms, 0) for start_ms in set(starts_ms)}
+    return list(map(add, keys, map(suffixes.__getitem__, starts_ms)))
 
 
 def unpack(stored: bytes) -> tuple[bytes, int, int]:

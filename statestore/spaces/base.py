@@ -25,6 +25,22 @@ class ChangeColumns:
     keys: list[bytes]
     values: list[bytes | None]
 
+    @classmethod
+    def of(cls, changes: Changes) -> ChangeColumns:
+        """Any changes in this form; what has it already is not copied."""
+        if isinstance(changes, cls):
+            return changes
+        rows = list(changes)
+        return cls([key for key, _ in rows], [value for _, value in rows])
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(map(len, self.keys)) + sum(map(len, filter(None, self.values)))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
     def __iter__(self) -> Iterator[Change]:
         return zip(self.keys, self.values, strict=True)
 
