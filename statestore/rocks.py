@@ -16,7 +16,8 @@ import json
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock, RLock
 from typing import cast
@@ -37,6 +38,8 @@ _CHUNK = 1000
 # Of a scan the first piece, and how much larger each next one is.
 _FIRST = 16
 _GROWTH = 4
+# So many entries are read at once, by an iterator that others use, too.
+_FEW = 64
 _SPACES = b"spaces"
 # RocksDB leaves files alone whose names are none of its own.
 _LOADING = "loading"
@@ -88,7 +91,7 @@ def rocks_options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
 
 def _cut(
     pieces: Iterable[list[Entry]], lower: bytes | None, upper: bytes | None, *, upper_inclusive: bool, reverse: bool
-) -> Iterator[Entry]:
+) -> Iterator[list[Entry]]:
     """End an iteration that began at its first bound at the other one.
 
     Bounds are kept here: the binding's lower bound sets the upper one, and it does not keep either alive.
@@ -98,9 +101,9 @@ def _cut(
         if reverse and not upper_inclusive and entries[0][0] == upper:
             del entries[0]
         if beyond is not None and entries and beyond(entries[-1]):
-            yield from entries[: bisect_left(entries, True, key=beyond)]
+            yield entries[: bisect_left(entries, True, key=beyond)]
             return
-        yield from entries
+        yield entries
 
 
 def _beyond(
@@ -207,6 +210,9 @@ class Database(Base):
         self._cache = rd.Cache(config.block_cache_bytes)
         self._changing = RLock()
         self._held: WeakSet[_Scan | _Pinned] = WeakSet()
+        # By space, an iterator of the present version, made when it is asked for; None while a write is under way.
+        # A write replaces the dict, so what a late reader puts into the old one is not found by others.
+        self._present: dict[str, _Pinned] | None = {}
         self._write_options, self._sync_options = rd.WriteOptions(), rd.WriteOptions()
         self._write_options.disable_wal = not write_ahead_log  # type: ignore[method-assign,assignment]
         self._sync_options.sync = True
@@ -321,7 +327,8 @@ class Database(Base):
                     self._list_spaces(sync=True)
                     # Else its last change, which no file would have, could be the last one of a log that goes.
                     family.flush(True)
-                self._db.drop_column_family(space)
+                with self._turning():
+                    self._db.drop_column_family(space)
             except Exception as error:
                 raise _translated(error, self.folder) from error
 
@@ -372,7 +379,30 @@ class Database(Base):
         if family is None:
             return iter(())
         pieces = self._opened(family, lower, upper, reverse=reverse).pieces()
-        return _cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
+        return chain.from_iterable(_cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse))
+
+    def few(self, space: str, lower: bytes, upper: bytes) -> list[Entry] | None:
+        """By an iterator that is kept until the next write: opening one costs as much as reading ten entries."""
+        family = self._family(space)
+        if family is None:
+            return []
+        present = self._present
+        pinned = None if present is None else present.get(space)
+        if pinned is None:
+            pinned = _Pinned(family, self.folder)
+            self._held.add(pinned)
+            if present is not None:
+                present[space] = pinned
+        return pinned.few(lower, upper)
+
+    @contextmanager
+    def _turning(self) -> Iterator[None]:
+        """Around every write: iterators kept for `few` are of the version before."""
+        self._present = None
+        try:
+            yield
+        finally:
+            self._present = {}
 
     def _opened(self, source: rd.Rdict, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> _Scan:
         scan = _Scan(source, upper if reverse else lower, self.folder, reverse=reverse)
@@ -433,7 +463,8 @@ class Database(Base):
             if space not in self._families:
                 self.create(space)
             try:
-                self._families[space].put(key, value, self._write_options)
+                with self._turning():
+                    self._families[space].put(key, value, self._write_options)
             except Exception as error:
                 raise _translated(error, self.folder) from error
 
@@ -452,7 +483,8 @@ class Database(Base):
             for space, entries in changes.items():
                 _add(batch, self._handle(space), entries)
             try:
-                self._db.write(batch, self._sync_options if sync else self._write_options)
+                with self._turning():
+                    self._db.write(batch, self._sync_options if sync else self._write_options)
             except Exception as error:
                 raise _translated(error, self.folder) from error
 
@@ -473,7 +505,8 @@ class Database(Base):
                 self._write_sorted(path, entries.taken(rows))
                 options = rd.IngestExternalFileOptions()
                 options.set_move_files(True)
-                self._families[space].ingest_external_file([str(path)], options)
+                with self._turning():
+                    self._families[space].ingest_external_file([str(path)], options)
             except Exception as error:
                 raise _translated(error, self.folder) from error
 
@@ -538,6 +571,7 @@ class Database(Base):
             if not self._open:
                 return
             self._open = False
+            self._present = None
             for held in list(self._held):
                 held.release()
             self._families.clear()
@@ -553,7 +587,12 @@ class _Pinned:
         self._lock = Lock()
         # The binding's iterator does not keep its family alive, which may be dropped meanwhile.
         self._family: rd.Rdict | None = family
-        self._iterator: rd.RdictIter | None = family.iter()
+        try:
+            self._iterator: rd.RdictIter | None = family.iter()
+        except Exception as error:
+            raise _translated(error, folder) from error
+        # Where `few` has left the iterator: at `_here`, the first key after `_passed`.
+        self._passed = self._here = b""
 
     def get(self, key: bytes) -> bytes | None:
         found = self.read(key, reverse=False, most=1)
@@ -566,6 +605,7 @@ class _Pinned:
             if at is None:
                 raise InvalidStateStore("store was closed under an iterator", folder=self._folder)
             entries: list[Entry] = []
+            self._passed = self._here = b""
             try:
                 if first is None:
                     at.seek_to_last() if reverse else at.seek_to_first()
@@ -575,6 +615,32 @@ class _Pinned:
                     entries.append((at.key(), at.value()))
                     at.prev() if reverse else at.next()
                 at.status()
+            except Exception as error:
+                raise _translated(error, self._folder) from error
+            return entries
+
+    def few(self, lower: bytes, upper: bytes) -> list[Entry] | None:
+        """All entries between two keys, both included; None if they are more than `_FEW`."""
+        with self._lock:
+            at = self._iterator
+            if at is None:
+                raise InvalidStateStore("store is closed", folder=self._folder)
+            entries: list[Entry] = []
+            try:
+                # Keys are often asked for in their order: then it is where it has to be.
+                if not self._passed < lower <= self._here:
+                    at.seek(lower)
+                self._passed = self._here = b""
+                read, value, go_on = at.key, at.value, at.next
+                while (key := read()) is not None and key <= upper:
+                    if len(entries) == _FEW:
+                        return None
+                    entries.append((key, value()))
+                    go_on()
+                if key is None:
+                    at.status()
+                else:
+                    self._passed, self._here = upper, key
             except Exception as error:
                 raise _translated(error, self._folder) from error
             return entries
@@ -629,7 +695,7 @@ class View:
         if pinned is None:
             return iter(())
         pieces = pinned.pieces(upper if reverse else lower, reverse=reverse)
-        return _cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
+        return chain.from_iterable(_cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse))
 
     def close(self) -> None:
         """Let go. Scans opened from it go on."""

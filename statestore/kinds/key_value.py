@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from statestore.iterator import StoreIterator
+from statestore.iterator import StoreIterator, in_pieces
 from statestore.kinds.base import Kind, require_key, require_keys
 from statestore.spaces.base import ChangeColumns
 from statestore.store import Isolation, KeyValueStore
@@ -62,9 +62,8 @@ class KeyValue(Kind, KeyValueStore):
         if lower is not None and upper is not None and lower > upper:
             return self._iterate(iter(()))
         entries = self._entries(lower, upper, upper_inclusive=upper_inclusive, reverse=reverse, isolation=isolation)
-        if self._persistent or self.transactional():
-            return self._iterate(entries)
-        return _Live(self, self._iterate(entries))
+        found = self._iterate(in_pieces(entries))
+        return found if self._persistent or self.transactional() else _Live(self, found)
 
     def approximate_num_entries(self) -> int:
         return self.transaction.base.estimate(self._space)
@@ -107,6 +106,9 @@ class _Live(StoreIterator[bytes, bytes]):
                 return entry
             next(self._beneath)
         return None
+
+    def __iter__(self) -> _Live:
+        return self
 
     def __next__(self) -> tuple[bytes, bytes]:
         self._look()

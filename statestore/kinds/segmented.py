@@ -19,6 +19,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from threading import Lock
 from typing import ClassVar
 from weakref import WeakSet
@@ -28,6 +29,7 @@ import pyarrow as pa
 
 from statestore.columns import Columns, Entries, integers
 from statestore.context import ChangelogRecord, StoreVersion
+from statestore.iterator import in_pieces
 from statestore.kinds.base import Kind
 from statestore.layouts.segments import Segments, default_interval_ms
 from statestore.spaces.base import Change, ChangeColumns, Changes
@@ -35,25 +37,26 @@ from statestore.store import Entry, Isolation, TransactionalMechanism
 
 DROPPED_RECORDS = "dropped-records-total"
 
-OpenSegment = Callable[[int], Iterator[Entry]]
+Pieces = Iterator[list[Entry]]
+OpenSegment = Callable[[int], Pieces]
 Placed = tuple[bytes, int, bytes, bytes]
 """Key, time, stored key and value of an entry."""
 
 
 class SegmentScan:
-    """Entries of several segments, one segment after the other."""
+    """Entries of several segments of a store in memory, one segment after the other."""
 
     def __init__(self, numbers: Iterable[int], open_segment: OpenSegment) -> None:
         self._waiting = deque(numbers)
         self._open_segment = open_segment
-        self._held: dict[int, Iterator[Entry]] = {}
+        self._held: dict[int, Pieces] = {}
         self._lock = Lock()
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Pieces:
         while (segment := self._next()) is not None:
             yield from segment
 
-    def _next(self) -> Iterator[Entry] | None:
+    def _next(self) -> Pieces | None:
         with self._lock:
             if not self._waiting:
                 return None
@@ -245,46 +248,64 @@ class Segmented(Kind):
         one_key: bool = False,
         reverse: bool,
         isolation: Isolation,
-    ) -> Iterator[Placed]:
+    ) -> Iterator[list[Placed]]:
         """Entries whose stored key lies in `bounds` and whose time lies between the two, both included.
 
         What expired before the call is left out; what expires later is not, as far as it is still there.
         """
+        from_ms = max(from_ms, self._readable_from(isolation))
+        pieces = self._pieces(bounds, from_ms, to_ms, one_key=one_key, reverse=reverse, isolation=isolation)
+        return (self._placed(piece, from_ms, to_ms) for piece in pieces)
+
+    def _pieces(
+        self,
+        bounds: tuple[bytes | None, bytes | None],
+        from_ms: int,
+        to_ms: int,
+        *,
+        one_key: bool,
+        reverse: bool,
+        isolation: Isolation,
+    ) -> Pieces:
+        """Entries in `bounds` of the segments between two times, piece by piece. No piece is of two segments."""
         transaction = self.transaction
-        first = max(from_ms, self._readable_from(isolation))
-        last = min(to_ms, self._stream_time(isolation))
-        numbers = range(self._segments.number(first), self._segments.number(last) + 1) if first <= last else range(0)
         lower, upper = bounds
+        to_ms = min(to_ms, self._stream_time(isolation))
+        numbers = range(self._segments.number(from_ms), self._segments.number(to_ms) + 1) if from_ms <= to_ms else ()
 
-        def open_segment(number: int) -> Iterator[Entry]:
+        def open_segment(number: int) -> Pieces:
             space = self._segments.space(number)
+            if one_key and lower is not None and upper is not None:
+                few = transaction.few(space, lower, upper, isolation)
+                if few is not None:
+                    return iter((few[::-1] if reverse else few,))
             entries = transaction.scan(space, lower=lower, upper=upper, reverse=reverse, isolation=isolation)
-            return entries if one_key or self._persistent else self._by_time(entries, reverse=reverse)
+            return in_pieces(entries if one_key or self._persistent else self._by_time(entries, reverse=reverse))
 
-        ordered = list(reversed(numbers) if reverse else numbers)
+        ordered = numbers[::-1] if reverse else numbers
         if isolation is Isolation.READ_COMMITTED:
-            scan = self._scan_of_one_version(ordered, open_segment)
-        else:
-            scan = SegmentScan(ordered, open_segment)
-            self._scans.add(scan)
-        return self._placed(scan, first, to_ms)
+            return chain.from_iterable(self._opened_of_one_version(ordered, open_segment))
+        if self._persistent:
+            return chain.from_iterable(map(open_segment, ordered))
+        scan = SegmentScan(ordered, open_segment)
+        self._scans.add(scan)
+        return iter(scan)
 
-    def _placed(self, entries: Iterable[Entry], from_ms: int, to_ms: int) -> Iterator[Placed]:
-        place = self._place
-        for stored_key, value in entries:
-            time_ms, key = place(stored_key)
+    def _placed(self, piece: list[Entry], from_ms: int, to_ms: int) -> list[Placed]:
+        placed: list[Placed] = []
+        for stored_key, value in piece:
+            time_ms, key = self._place(stored_key)
             if from_ms <= time_ms <= to_ms:
-                yield key, time_ms, stored_key, value
+                placed.append((key, time_ms, stored_key, value))
+        return placed
 
-    def _scan_of_one_version(self, numbers: list[int], open_segment: OpenSegment) -> SegmentScan:
+    def _opened_of_one_version(self, numbers: Sequence[int], open_segment: OpenSegment) -> list[Pieces]:
         """Open all segments, and again if a commit came between: it writes the store's version in its one step."""
         while True:
             known, stored = self._committed, self._stored_version()
-            scan = SegmentScan(numbers, open_segment)
-            for number in numbers:
-                scan.hold(number)
+            opened = [open_segment(number) for number in numbers]
             if len(numbers) < 2 or (known is self._committed and stored == self._stored_version()):
-                return scan
+                return opened
 
     def _stored_version(self) -> StoreVersion | None:
         return self.context.version(self.name, persistent=self._persistent)

@@ -8,6 +8,7 @@ in the changelog, and so they are in ours. A restore drops and ignores them agai
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 from statestore import changelog_topic
@@ -214,10 +215,10 @@ class Window(Segmented):
         require_key(key)
         if to_ms < 0:
             return StoreIterator(iter(()))
-        bounds = layout.key_bounds(key, max(from_ms, 0), min(to_ms, MAX_TIME_MS))
-        entries = self._scan(bounds, from_ms, to_ms, one_key=True, reverse=reverse, isolation=isolation)
-        windows = ((start_ms, value) for its_key, start_ms, _, value in entries if its_key == key)
-        return self._iterate(windows, ends_with_store=True)
+        from_ms = max(from_ms, self._readable_from(isolation))
+        bounds = layout.key_bounds(key, from_ms, min(to_ms, MAX_TIME_MS))
+        pieces = self._pieces(bounds, from_ms, to_ms, one_key=True, reverse=reverse, isolation=isolation)
+        return self._iterate(map(partial(layout.starts_of_key, key), pieces), ends_with_store=True)
 
     def _fetch_range(
         self,
@@ -232,11 +233,14 @@ class Window(Segmented):
         if to_ms < 0 or (lower is not None and upper is not None and lower > upper):
             return StoreIterator(iter(()))
         bounds = layout.range_bounds(lower, upper, min(to_ms, MAX_TIME_MS))
-        entries = self._scan(bounds, from_ms, to_ms, reverse=reverse, isolation=isolation)
+        pieces = self._scan(bounds, from_ms, to_ms, reverse=reverse, isolation=isolation)
         size_ms = self.window_size_ms
         windows = (
-            (Windowed(key, start_ms, window_end(start_ms, size_ms)), value)
-            for key, start_ms, _, value in entries
-            if within(key, lower, upper)
+            [
+                (Windowed(key, start_ms, window_end(start_ms, size_ms)), value)
+                for key, start_ms, _, value in piece
+                if within(key, lower, upper)
+            ]
+            for piece in pieces
         )
         return self._iterate(windows, ends_with_store=True)

@@ -14,9 +14,11 @@ from operator import add
 from struct import Struct
 
 from statestore.layouts.bounds import lower_bound, upper_bound
+from statestore.store import Entry
 
 MAX_SEQUENCE = 0x7FFF_FFFF
 _SUFFIX = Struct(">qi")
+_START = Struct(">q")
 
 
 def pack(key: bytes, start_ms: int, sequence: int = 0) -> bytes:
@@ -34,6 +36,13 @@ def unpack(stored: bytes) -> tuple[bytes, int, int]:
     """Key, start and sequence of a stored key."""
     start_ms, sequence = _SUFFIX.unpack_from(stored, len(stored) - _SUFFIX.size)
     return stored[: -_SUFFIX.size], start_ms, sequence
+
+
+def starts_of_key(key: bytes, entries: list[Entry]) -> list[tuple[int, bytes]]:
+    """Start and value of those entries that are of the key; all of them lie within its `key_bounds`."""
+    # Whatever lies there begins with the key, so it is another's only if it is longer.
+    size, at, start = len(key) + _SUFFIX.size, len(key), _START.unpack_from
+    return [(*start(stored, at), value) for stored, value in entries if len(stored) == size]
 
 
 def next_sequence(sequence: int) -> int:

@@ -90,6 +90,13 @@ class Base(ABC):
     ) -> Iterator[Entry]:
         """Entries with `lower` <= key <= `upper` in key order, as they are at the call; None leaves an end open."""
 
+    def few(self, space: str, lower: bytes, upper: bytes) -> list[Entry] | None:
+        """All entries between two keys, both included, ascending, as they are at the call: for a handful of them.
+
+        None if they are more than that, or where a scan costs no more: scan then.
+        """
+        return None
+
     @abstractmethod
     def write(
         self,

@@ -90,6 +90,12 @@ class Transaction(ABC):
     ) -> Iterator[Entry]:
         """Entries in key order as they are at the call, uncommitted changes laid over committed data."""
 
+    def few(
+        self, space: str, lower: bytes, upper: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> list[Entry] | None:
+        """All entries between two keys, as `scan` gives them, at once if they are few; None: scan."""
+        return None
+
     @abstractmethod
     def commit(self, space: str, metadata: Changes) -> None:
         """Make all changes committed, `metadata` written to `space` in the same atomic step; begin the next."""

@@ -123,6 +123,20 @@ class IndexedBatchTransaction(Transaction):
                     return base
                 return merge(base, changes, deleted, reverse=reverse)
 
+    def few(
+        self, space: str, lower: bytes, upper: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> list[Entry] | None:
+        overlay = self.overlays.get(space)
+        if not overlay or isolation is Isolation.READ_COMMITTED:
+            return self.base.few(space, lower, upper)
+        # As in `scan`.
+        while True:
+            ended = self._ended
+            changes, deleted = overlay.slice(lower, upper)
+            base = self.base.few(space, lower, upper)
+            if ended == self._ended:
+                return None if base is None else list(merge(iter(base), changes, deleted))
+
     def commit(self, space: str, metadata: Changes) -> None:
         changes: dict[str, Changes] = {
             name: overlay.in_order() for name, overlay in self.overlays.items() if len(overlay)
