@@ -33,6 +33,7 @@ T = TypeVar("T")
 _FIRST = 16
 _GROWTH = 4
 _MOST = 1024
+_NOTHING: Iterator[Any] = iter(())
 
 
 def in_pieces(entries: Iterable[T]) -> Iterator[list[T]]:
@@ -52,7 +53,7 @@ class StoreIterator(Iterator[tuple[K, V]], Generic[K, V]):
     def __init__(self, pieces: Iterator[list[tuple[K, V]]], *, ends_with_store: bool = False) -> None:
         self._pieces = pieces
         self._piece: list[tuple[K, V]] = []
-        self._left = iter(self._piece)
+        self._left: Iterator[tuple[K, V]] = _NOTHING
         self._ends_with_store = ends_with_store
         # Why there is nothing more to give, if there is not; "" ends the iterator as if it had come to its end.
         self._over: str | None = None

@@ -383,12 +383,12 @@ class Database(Base):
 
     def few(self, space: str, lower: bytes, upper: bytes) -> list[Entry] | None:
         """By an iterator that is kept until the next write: opening one costs as much as reading ten entries."""
-        family = self._family(space)
-        if family is None:
-            return []
         present = self._present
-        pinned = None if present is None else present.get(space)
+        pinned = present.get(space) if present else None
         if pinned is None:
+            family = self._family(space)
+            if family is None:
+                return []
             pinned = _Pinned(family, self.folder)
             self._held.add(pinned)
             if present is not None:
@@ -620,30 +620,31 @@ class _Pinned:
             return entries
 
     def few(self, lower: bytes, upper: bytes) -> list[Entry] | None:
-        """All entries between two keys, both included; None if they are more than `_FEW`."""
+        """All entries between two keys, both included; None if they are `_FEW` or more."""
         with self._lock:
             at = self._iterator
             if at is None:
                 raise InvalidStateStore("store is closed", folder=self._folder)
             entries: list[Entry] = []
             try:
-                # Keys are often asked for in their order: then it is where it has to be.
+                # Keys are often asked for in their order: then the iterator is where it has to be.
                 if not self._passed < lower <= self._here:
                     at.seek(lower)
                 self._passed = self._here = b""
-                read, value, go_on = at.key, at.value, at.next
-                while (key := read()) is not None and key <= upper:
-                    if len(entries) == _FEW:
-                        return None
-                    entries.append((key, value()))
+                key_here, value_here, go_on = at.key, at.value, at.next
+                for _ in range(_FEW):
+                    key = key_here()
+                    if key is None:
+                        at.status()
+                        return entries
+                    if key > upper:
+                        self._passed, self._here = max(lower, upper), key
+                        return entries
+                    entries.append((key, value_here()))
                     go_on()
-                if key is None:
-                    at.status()
-                else:
-                    self._passed, self._here = upper, key
             except Exception as error:
                 raise _translated(error, self._folder) from error
-            return entries
+            return None
 
     def pieces(self, first: bytes | None, *, reverse: bool) -> Iterator[list[Entry]]:
         """Everything from `first` on, in pieces, so that scans do not disturb each other."""

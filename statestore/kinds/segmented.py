@@ -37,7 +37,7 @@ from statestore.store import Entry, Isolation, TransactionalMechanism
 
 DROPPED_RECORDS = "dropped-records-total"
 
-Pieces = Iterator[list[Entry]]
+Pieces = Iterable[list[Entry]]
 OpenSegment = Callable[[int], Pieces]
 Placed = tuple[bytes, int, bytes, bytes]
 """Key, time, stored key and value of an entry."""
@@ -52,7 +52,7 @@ class SegmentScan:
         self._held: dict[int, Pieces] = {}
         self._lock = Lock()
 
-    def __iter__(self) -> Pieces:
+    def __iter__(self) -> Iterator[list[Entry]]:
         while (segment := self._next()) is not None:
             yield from segment
 
@@ -226,8 +226,12 @@ class Segmented(Kind):
 
     # Reading.
 
-    def _readable_from(self, isolation: Isolation) -> int:
-        return self._segments.readable_from(self._stream_time(isolation))
+    def _readable(self, from_ms: int, to_ms: int, isolation: Isolation) -> tuple[int, range]:
+        """The first time that is read of those between two, and the segments that may have entries of them."""
+        stream_time_ms, interval_ms = self._stream_time(isolation), self._segments.interval_ms
+        first = max(from_ms, self._segments.readable_from(stream_time_ms))
+        last = min(to_ms, stream_time_ms)
+        return first, range(first // interval_ms, last // interval_ms + 1) if first <= last else range(0)
 
     def _stream_time(self, isolation: Isolation) -> int:
         committed = isolation is Isolation.READ_COMMITTED and self.transactional()
@@ -235,7 +239,7 @@ class Segmented(Kind):
 
     def _get(self, stored_key: bytes, time_ms: int, isolation: Isolation) -> bytes | None:
         """The value of one entry, if it is not expired."""
-        if time_ms < self._readable_from(isolation):
+        if time_ms < self._readable(time_ms, time_ms, isolation)[0]:
             return None
         return self.transaction.get(self._space(time_ms), stored_key, isolation)
 
@@ -253,32 +257,29 @@ class Segmented(Kind):
 
         What expired before the call is left out; what expires later is not, as far as it is still there.
         """
-        from_ms = max(from_ms, self._readable_from(isolation))
-        pieces = self._pieces(bounds, from_ms, to_ms, one_key=one_key, reverse=reverse, isolation=isolation)
+        from_ms, numbers = self._readable(from_ms, to_ms, isolation)
+        pieces = self._pieces(bounds, numbers, one_key=one_key, reverse=reverse, isolation=isolation)
         return (self._placed(piece, from_ms, to_ms) for piece in pieces)
 
     def _pieces(
         self,
         bounds: tuple[bytes | None, bytes | None],
-        from_ms: int,
-        to_ms: int,
+        numbers: range,
         *,
         one_key: bool,
         reverse: bool,
         isolation: Isolation,
-    ) -> Pieces:
-        """Entries in `bounds` of the segments between two times, piece by piece. No piece is of two segments."""
+    ) -> Iterator[list[Entry]]:
+        """Entries in `bounds` of these segments, piece by piece. No piece is of two segments."""
         transaction = self.transaction
         lower, upper = bounds
-        to_ms = min(to_ms, self._stream_time(isolation))
-        numbers = range(self._segments.number(from_ms), self._segments.number(to_ms) + 1) if from_ms <= to_ms else ()
 
         def open_segment(number: int) -> Pieces:
             space = self._segments.space(number)
             if one_key and lower is not None and upper is not None:
                 few = transaction.few(space, lower, upper, isolation)
                 if few is not None:
-                    return iter((few[::-1] if reverse else few,))
+                    return (few[::-1] if reverse else few,)
             entries = transaction.scan(space, lower=lower, upper=upper, reverse=reverse, isolation=isolation)
             return in_pieces(entries if one_key or self._persistent else self._by_time(entries, reverse=reverse))
 

@@ -215,9 +215,9 @@ class Window(Segmented):
         require_key(key)
         if to_ms < 0:
             return StoreIterator(iter(()))
-        from_ms = max(from_ms, self._readable_from(isolation))
+        from_ms, numbers = self._readable(from_ms, to_ms, isolation)
         bounds = layout.key_bounds(key, from_ms, min(to_ms, MAX_TIME_MS))
-        pieces = self._pieces(bounds, from_ms, to_ms, one_key=True, reverse=reverse, isolation=isolation)
+        pieces = self._pieces(bounds, numbers, one_key=True, reverse=reverse, isolation=isolation)
         return self._iterate(map(partial(layout.starts_of_key, key), pieces), ends_with_store=True)
 
     def _fetch_range(

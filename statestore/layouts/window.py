@@ -42,7 +42,7 @@ def starts_of_key(key: bytes, entries: list[Entry]) -> list[tuple[int, bytes]]:
     """Start and value of those entries that are of the key; all of them lie within its `key_bounds`."""
     # Whatever lies there begins with the key, so it is another's only if it is longer.
     size, at, start = len(key) + _SUFFIX.size, len(key), _START.unpack_from
-    return [(*start(stored, at), value) for stored, value in entries if len(stored) == size]
+    return [(start(stored, at)[0], value) for stored, value in entries if len(stored) == size]
 
 
 def next_sequence(sequence: int) -> int:
@@ -52,7 +52,7 @@ def next_sequence(sequence: int) -> int:
 
 def key_bounds(key: bytes, from_ms: int, to_ms: int) -> tuple[bytes, bytes]:
     """First and last stored key that one key can have between two starts, both included."""
-    return pack(key, from_ms), pack(key, to_ms, MAX_SEQUENCE)
+    return key + _SUFFIX.pack(from_ms, 0), key + _SUFFIX.pack(to_ms, MAX_SEQUENCE)
 
 
 def range_bounds(lower: bytes | None, upper: bytes | None, to_ms: int) -> tuple[bytes | None, bytes | None]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from statestore.config import RocksConfig
 from statestore.errors import InvalidStateStore, TaskCorrupted
@@ -96,6 +100,91 @@ def test_closing_ends_everything_that_reads(database: Database, tmp_path: Path) 
         with pytest.raises(InvalidStateStore):
             read()
     Database(tmp_path / "db", [], RocksConfig()).close()
+
+
+small_keys = st.binary(min_size=1, max_size=2)
+
+
+@given(
+    entries=st.dictionaries(small_keys, st.binary(max_size=2), max_size=200),
+    steps=st.lists(st.one_of(st.tuples(small_keys, small_keys), st.tuples(small_keys, st.none())), max_size=40),
+)
+def test_a_few_entries_are_those_that_a_scan_gives(
+    tmp_path_factory: pytest.TempPathFactory,
+    entries: dict[bytes, bytes],
+    steps: list[tuple[bytes, bytes] | tuple[bytes, None]],
+) -> None:
+    database = Database(tmp_path_factory.mktemp("few"), ["s"], RocksConfig())
+    database.write({"s": entries.items()})
+    for lower, upper in sorted(steps, key=lambda step: (step[0], step[1] or b"")):
+        if upper is None:
+            database.put("s", lower, b"changed")
+            continue
+        expected = list(database.scan("s", lower=lower, upper=upper))
+        found = database.few("s", lower, upper)
+        assert (expected if found is not None else []) == (found or [])
+        assert found is not None or len(expected) >= 64
+    database.close()
+
+
+def test_a_few_entries_are_of_the_present_version(database: Database) -> None:
+    ends = b"00010", b"00012"
+    assert ENTRIES[10:13] == database.few("s", *ends)
+    database.put("s", b"00011", b"put")
+    assert [ENTRIES[10], (b"00011", b"put"), ENTRIES[12]] == database.few("s", *ends)
+    database.write({"s": [(b"00010", None)]})
+    assert [(b"00011", b"put"), ENTRIES[12]] == database.few("s", *ends)
+    database.drop("s")
+    assert [] == database.few("s", *ends)
+    database.write({"s": [(b"00011", b"new")]})
+    assert [(b"00011", b"new")] == database.few("s", *ends)
+    database.close()
+    with pytest.raises(InvalidStateStore):
+        database.few("s", *ends)
+
+
+def test_more_than_a_few_entries_are_for_a_scan(database: Database) -> None:
+    assert ENTRIES[:60] == database.few("s", b"", b"00059")
+    assert None is database.few("s", b"", b"00080")
+    assert ENTRIES[5:7] == database.few("s", b"00005", b"00006")
+
+
+def test_reading_a_few_during_a_write_sees_no_part_of_it_later_than_another(database: Database) -> None:
+    database.write({"t": [(b"00001", b"0")], "s": [(b"00001", b"0")]})
+    ended, torn = Event(), []
+
+    def read() -> None:
+        while not ended.is_set():
+            one, other = (database.few(space, b"00001", b"00001") for space in ("s", "t"))
+            assert one and other
+            # The second is read later, so it is never of an older version.
+            if int(other[0][1]) < int(one[0][1]):
+                torn.append((one, other))
+
+    with ThreadPoolExecutor(2) as readers:
+        reading = [readers.submit(read) for _ in range(2)]
+        for number in range(1, 3000):
+            database.write({space: [(b"00001", b"%d" % number)] for space in ("s", "t")})
+        ended.set()
+        for one in reading:
+            one.result()
+    assert [] == torn
+
+
+def test_a_flipped_byte_is_corruption_and_not_the_end_of_a_few(database: Database, tmp_path: Path) -> None:
+    database.flush()
+    database.close()
+    file = max((tmp_path / "db").glob("*.sst"), key=lambda path: path.stat().st_size)
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 0x40
+    file.write_bytes(raw)
+    with pytest.raises(TaskCorrupted):
+        damaged = Database(tmp_path / "db", ["s"], RocksConfig())
+        try:
+            for key, value in ENTRIES:
+                assert [(key, value)] == damaged.few("s", key, key)
+        finally:
+            damaged.close()
 
 
 @pytest.mark.parametrize("reverse", [False, True])
