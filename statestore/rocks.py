@@ -382,7 +382,10 @@ class Database(Base):
         return chain.from_iterable(_cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse))
 
     def few(self, space: str, lower: bytes, upper: bytes) -> list[Entry] | None:
-        """By an iterator that is kept until the next write: opening one costs as much as reading ten entries."""
+        """By an iterator that is kept until the next write, and the files of its version with it.
+
+        Opening one costs as much as reading ten entries.
+        """
         present = self._present
         pinned = present.get(space) if present else None
         if pinned is None:
