@@ -5,13 +5,21 @@
 
 The iterator ends like every iterator of Python. It must not outlive its store: after `close` of either, each further
 step fails with `InvalidStateStore`.
+
+Entries come in pieces, lists that are the iterator's own. A loop goes through them without a step of Python for each
+entry; therefore closing empties the piece that is gone through, and the next step finds nothing left and looks why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import chain, islice, starmap
+from operator import length_hint
+from threading import Lock
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import ref
 
 from statestore.errors import InvalidStateStore
 
@@ -19,42 +27,45 @@ K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
+T = TypeVar("T")
+
+# Of a read the first piece, how much larger each next one is, and the largest.
+_FIRST = 16
+_GROWTH = 4
+_MOST = 1024
+_NOTHING: Iterator[Any] = iter(())
 
 
-def _always() -> bool:
-    return True
+def in_pieces(entries: Iterable[T]) -> Iterator[list[T]]:
+    """The entries in lists: small ones first, since most reads look for a few."""
+    rest, most = iter(entries), _FIRST
+    while piece := list(islice(rest, most)):
+        yield piece
+        most = min(_GROWTH * most, _MOST)
 
 
 class StoreIterator(Iterator[tuple[K, V]], Generic[K, V]):
-    """(key, value) pairs. `is_open` tells whether the store still is.
+    """(key, value) pairs.
 
     `ends_with_store`: a closed store ends the iterator instead of failing it, as Kafka Streams' windowed stores do.
     """
 
-    def __init__(
-        self,
-        entries: Iterator[tuple[K, V]],
-        is_open: Callable[[], bool] = _always,
-        *,
-        ends_with_store: bool = False,
-    ) -> None:
-        self._entries: Iterator[tuple[K, V]] | None = entries
-        self._is_open = is_open
+    def __init__(self, pieces: Iterator[list[tuple[K, V]]], *, ends_with_store: bool = False) -> None:
+        self._pieces = pieces
+        self._piece: list[tuple[K, V]] = []
+        self._left: Iterator[tuple[K, V]] = _NOTHING
         self._ends_with_store = ends_with_store
-        self._ahead: tuple[K, V] | None = None
+        # Why there is nothing more to give, if there is not; "" ends the iterator as if it had come to its end.
+        self._over: str | None = None
 
-    def __iter__(self) -> StoreIterator[K, V]:
-        return self
+    def __iter__(self) -> Iterator[tuple[K, V]]:
+        return chain.from_iterable(iter(self._reach, None))
 
     def __next__(self) -> tuple[K, V]:
-        entries = self._entries
-        if self._ahead is None and entries is not None and self._is_open():
-            return next(entries)
-        entry = self._look()
-        if entry is None:
-            raise StopIteration
-        self._ahead = None
-        return entry
+        while (left := self._reach()) is not None:
+            for entry in left:
+                return entry
+        raise StopIteration
 
     def has_next(self) -> bool:
         """Whether there is a further entry. Does not advance."""
@@ -73,8 +84,12 @@ class StoreIterator(Iterator[tuple[K, V]], Generic[K, V]):
 
     def close(self) -> None:
         """Release what the iterator holds. Twice is harmless."""
-        self._entries = None
-        self._ahead = None
+        self._end("iterator is closed")
+
+    def store_closed(self) -> None:
+        """The store is closed: nothing more is given."""
+        if self._over is None:
+            self._end("" if self._ends_with_store else "store was closed under an iterator")
 
     def __enter__(self) -> StoreIterator[K, V]:
         return self
@@ -84,16 +99,32 @@ class StoreIterator(Iterator[tuple[K, V]], Generic[K, V]):
     ) -> None:
         self.close()
 
-    def _look(self) -> tuple[K, V] | None:
-        if self._entries is None:
-            raise InvalidStateStore("iterator is closed")
-        if not self._is_open():
-            if self._ends_with_store:
+    def _end(self, why: str) -> None:
+        # In this order: whoever reads a piece meanwhile puts it in its place and then looks whether it is over.
+        self._over = why
+        self._pieces = iter(())
+        self._piece.clear()
+
+    def _reach(self) -> Iterator[tuple[K, V]] | None:
+        """What is left of the piece that is gone through, else the next one; None at the end."""
+        while not length_hint(self._left):
+            if self._over:
+                raise InvalidStateStore(self._over)
+            piece = next(self._pieces, None)
+            if piece is None:
                 return None
-            raise InvalidStateStore("store was closed under an iterator")
-        if self._ahead is None:
-            self._ahead = next(self._entries, None)
-        return self._ahead
+            self._piece, self._left = piece, iter(piece)
+            if self._over is not None:
+                piece.clear()
+        return self._left
+
+    def _look(self) -> tuple[K, V] | None:
+        """The next entry, which stays the next one; None at the end."""
+        while (left := self._reach()) is not None:
+            # It is gone if the store is closed just now.
+            with suppress(IndexError):
+                return self._piece[-length_hint(left)]
+        return None
 
 
 class _Mapped(StoreIterator[K2, V2], Generic[K, V, K2, V2]):
@@ -108,8 +139,42 @@ class _Mapped(StoreIterator[K2, V2], Generic[K, V, K2, V2]):
         entry = self._beneath._look()
         return None if entry is None else self._change(*entry)
 
+    def __iter__(self) -> Iterator[tuple[K2, V2]]:
+        return starmap(self._change, self._beneath)
+
     def __next__(self) -> tuple[K2, V2]:
         return self._change(*next(self._beneath))
 
     def close(self) -> None:
         self._beneath.close()
+
+
+class OpenIterators:
+    """The iterators of one store that somebody holds still. Any thread may add one."""
+
+    def __init__(self) -> None:
+        self._known: list[ref[StoreIterator[Any, Any]]] = []
+        self._many = _MOST
+        self._lock = Lock()
+
+    def add(self, iterator: StoreIterator[Any, Any]) -> None:
+        """End it with the store."""
+        self._known.append(ref(iterator))
+        if len(self._known) > self._many:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Those that nobody holds any more. What is added meanwhile comes behind the slice that is replaced."""
+        with self._lock:
+            known = len(self._known)
+            self._known[:known] = [one for one in self._known[:known] if one() is not None]
+            self._many = 2 * len(self._known) + _MOST
+
+    def store_closed(self) -> None:
+        """End them all."""
+        with self._lock:
+            known, self._known = self._known, []
+        for one in known:
+            iterator = one()
+            if iterator is not None:
+                iterator.store_closed()

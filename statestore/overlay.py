@@ -45,7 +45,8 @@ class Overlay:
     def put_all(self, changes: Iterable[Change]) -> None:
         """Set or delete many at once; the last of equal keys wins."""
         with self._lock:
-            self._changes.update(changes)
+            # Columns have `keys`, by which a dict would take them for a mapping.
+            self._changes.update(iter(changes))
             self._forget_order()
 
     def delete_range(self, lower: bytes | None, upper: bytes | None) -> None:

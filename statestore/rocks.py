@@ -16,10 +16,11 @@ import json
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock, RLock
-from typing import cast
+from typing import TypeVar, cast
 from weakref import WeakSet
 
 import rocksdict as rd
@@ -37,6 +38,8 @@ _CHUNK = 1000
 # Of a scan the first piece, and how much larger each next one is.
 _FIRST = 16
 _GROWTH = 4
+# So many entries are read at once, by an iterator that others use, too.
+_FEW = 64
 _SPACES = b"spaces"
 # RocksDB leaves files alone whose names are none of its own.
 _LOADING = "loading"
@@ -44,6 +47,9 @@ _LOADING = "loading"
 
 class LockHeld(RollforwardError):
     """Another process has this folder open."""
+
+
+Held = TypeVar("Held", "_Scan", "_Pinned")
 
 
 def _translated(error: Exception, folder: Path) -> RollforwardError:
@@ -88,7 +94,7 @@ def rocks_options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
 
 def _cut(
     pieces: Iterable[list[Entry]], lower: bytes | None, upper: bytes | None, *, upper_inclusive: bool, reverse: bool
-) -> Iterator[Entry]:
+) -> Iterator[list[Entry]]:
     """End an iteration that began at its first bound at the other one.
 
     Bounds are kept here: the binding's lower bound sets the upper one, and it does not keep either alive.
@@ -98,9 +104,9 @@ def _cut(
         if reverse and not upper_inclusive and entries[0][0] == upper:
             del entries[0]
         if beyond is not None and entries and beyond(entries[-1]):
-            yield from entries[: bisect_left(entries, True, key=beyond)]
+            yield entries[: bisect_left(entries, True, key=beyond)]
             return
-        yield from entries
+        yield entries
 
 
 def _beyond(
@@ -132,15 +138,19 @@ class _Scan:
 
     The binding ends an iteration at a damaged block as it does at the last entry. Therefore an end is believed only
     after another iterator has gone past the last key without an error.
+
+    A thread that reads has hold of the iterator, and whoever closes the database waits for it: RocksDB must not be
+    asked, nor an iterator of it be let go of, when its family is gone.
     """
 
-    __slots__ = ("__weakref__", "_first", "_items", "_last", "_reverse", "_source", "folder")
+    __slots__ = ("__weakref__", "_first", "_items", "_last", "_lock", "_reverse", "_source", "folder")
 
     def __init__(self, source: rd.Rdict, first: bytes | None, folder: Path, *, reverse: bool) -> None:
         self.folder = folder
         self._first = first
         self._last: Entry | None = None
         self._reverse = reverse
+        self._lock = Lock()
         self._source: rd.Rdict | None = source
         try:
             self._items: Iterator[Entry] | None = iter(source.items(backwards=reverse, from_key=first))  # type: ignore[assignment]
@@ -156,25 +166,22 @@ class _Scan:
 
     def read(self, most: int) -> list[Entry]:
         """The next entries, at most so many; none at the end."""
-        items = self._items
-        if items is None:
-            raise InvalidStateStore("store was closed under an iterator", folder=self.folder)
-        try:
-            entries = list(islice(items, most))
-        except Exception as error:
-            raise _translated(error, self.folder) from error
-        if entries:
-            self._last = entries[-1]
-        if len(entries) < most:
-            self._check_end()
-        return entries
+        with self._lock:
+            if self._items is None or self._source is None:
+                raise InvalidStateStore("store was closed under an iterator", folder=self.folder)
+            try:
+                entries = list(islice(self._items, most))
+                if entries:
+                    self._last = entries[-1]
+                if len(entries) < most:
+                    self._check_end(self._source.iter())
+            except Exception as error:
+                raise _translated(error, self.folder) from error
+            return entries
 
-    def _check_end(self) -> None:
-        source, at = self._source, self._last[0] if self._last else self._first
-        if source is None:
-            return
+    def _check_end(self, beyond: rd.RdictIter) -> None:
+        at = self._last[0] if self._last else self._first
         try:
-            beyond = source.iter()
             if at is None:
                 beyond.seek_to_last() if self._reverse else beyond.seek_to_first()
             else:
@@ -182,12 +189,14 @@ class _Scan:
             if beyond.valid() and self._last:
                 beyond.prev() if self._reverse else beyond.next()
             beyond.status()
-        except Exception as error:
-            raise _translated(error, self.folder) from error
+        finally:
+            # An error keeps this frame, and must not keep the iterator.
+            del beyond
 
     def release(self) -> None:
         """Let go of RocksDB; every further step fails."""
-        self._items = self._source = None
+        with self._lock:
+            self._items = self._source = None
 
 
 class Database(Base):
@@ -206,7 +215,12 @@ class Database(Base):
         self._config = config
         self._cache = rd.Cache(config.block_cache_bytes)
         self._changing = RLock()
+        # What has iterators, to be released before the database closes. Readers add to it without waiting for writers.
         self._held: WeakSet[_Scan | _Pinned] = WeakSet()
+        self._holding = Lock()
+        # By space, an iterator of the present version, made when it is asked for; None while a write is under way.
+        # A write replaces the dict, so what a late reader puts into the old one is not found by others.
+        self._present: dict[str, _Pinned] | None = {}
         self._write_options, self._sync_options = rd.WriteOptions(), rd.WriteOptions()
         self._write_options.disable_wal = not write_ahead_log  # type: ignore[method-assign,assignment]
         self._sync_options.sync = True
@@ -321,7 +335,8 @@ class Database(Base):
                     self._list_spaces(sync=True)
                     # Else its last change, which no file would have, could be the last one of a log that goes.
                     family.flush(True)
-                self._db.drop_column_family(space)
+                with self._turning():
+                    self._db.drop_column_family(space)
             except Exception as error:
                 raise _translated(error, self.folder) from error
 
@@ -372,12 +387,43 @@ class Database(Base):
         if family is None:
             return iter(())
         pieces = self._opened(family, lower, upper, reverse=reverse).pieces()
-        return _cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
+        return chain.from_iterable(_cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse))
+
+    def few(self, space: str, lower: bytes, upper: bytes) -> list[Entry] | None:
+        """By an iterator that is kept until the next write, and the files of its version with it.
+
+        Opening one costs as much as reading ten entries.
+        """
+        present = self._present
+        pinned = present.get(space) if present else None
+        if pinned is None:
+            family = self._family(space)
+            if family is None:
+                return []
+            pinned = self._hold(_Pinned(family, self.folder))
+            if present is not None:
+                present[space] = pinned
+        return pinned.few(lower, upper)
+
+    @contextmanager
+    def _turning(self) -> Iterator[None]:
+        """Around every write: iterators kept for `few` are of the version before."""
+        self._present = None
+        try:
+            yield
+        finally:
+            self._present = {}
 
     def _opened(self, source: rd.Rdict, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> _Scan:
-        scan = _Scan(source, upper if reverse else lower, self.folder, reverse=reverse)
-        self._held.add(scan)
-        return scan
+        return self._hold(_Scan(source, upper if reverse else lower, self.folder, reverse=reverse))
+
+    def _hold(self, one: Held) -> Held:
+        with self._holding:
+            if self._open:
+                self._held.add(one)
+                return one
+        one.release()
+        raise InvalidStateStore("store is closed", folder=self.folder)
 
     def columns(self, space: str, bytes_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """All keys and values, ascending, in pieces of about so many bytes: a fraction of what `scan` costs.
@@ -407,10 +453,7 @@ class Database(Base):
         with self._changing:
             self._require_open()
             known = [name for name in spaces if name in self._families]
-            pinned = {name: _Pinned(self._families[name], self.folder) for name in known}
-            for one in pinned.values():
-                self._held.add(one)
-            return View(pinned)
+            return View({name: self._hold(_Pinned(self._families[name], self.folder)) for name in known})
 
     def estimate(self, space: str) -> int:
         return self.property(space, "estimate-num-keys")
@@ -433,7 +476,8 @@ class Database(Base):
             if space not in self._families:
                 self.create(space)
             try:
-                self._families[space].put(key, value, self._write_options)
+                with self._turning():
+                    self._families[space].put(key, value, self._write_options)
             except Exception as error:
                 raise _translated(error, self.folder) from error
 
@@ -452,7 +496,8 @@ class Database(Base):
             for space, entries in changes.items():
                 _add(batch, self._handle(space), entries)
             try:
-                self._db.write(batch, self._sync_options if sync else self._write_options)
+                with self._turning():
+                    self._db.write(batch, self._sync_options if sync else self._write_options)
             except Exception as error:
                 raise _translated(error, self.folder) from error
 
@@ -473,7 +518,8 @@ class Database(Base):
                 self._write_sorted(path, entries.taken(rows))
                 options = rd.IngestExternalFileOptions()
                 options.set_move_files(True)
-                self._families[space].ingest_external_file([str(path)], options)
+                with self._turning():
+                    self._families[space].ingest_external_file([str(path)], options)
             except Exception as error:
                 raise _translated(error, self.folder) from error
 
@@ -537,9 +583,12 @@ class Database(Base):
         with self._changing:
             if not self._open:
                 return
-            self._open = False
-            for held in list(self._held):
-                held.release()
+            with self._holding:
+                self._open = False
+                held = list(self._held)
+            self._present = None
+            for one in held:
+                one.release()
             self._families.clear()
             self._handles.clear()
             self._db.close()
@@ -551,9 +600,14 @@ class _Pinned:
     def __init__(self, family: rd.Rdict, folder: Path) -> None:
         self._folder = folder
         self._lock = Lock()
-        # The binding's iterator does not keep its family alive, which may be dropped meanwhile.
+        try:
+            self._iterator: rd.RdictIter | None = family.iter()
+        except Exception as error:
+            raise _translated(error, folder) from error
+        # The binding's iterator does not keep its family alive, which may be dropped meanwhile. It is let go of first.
         self._family: rd.Rdict | None = family
-        self._iterator: rd.RdictIter | None = family.iter()
+        # Where `few` has left the iterator: at `_here`, the first key after `_passed`.
+        self._passed = self._here = b""
 
     def get(self, key: bytes) -> bytes | None:
         found = self.read(key, reverse=False, most=1)
@@ -562,22 +616,61 @@ class _Pinned:
     def read(self, first: bytes | None, *, reverse: bool, most: int) -> list[Entry]:
         """At most so many entries from `first` on, which is included; None begins at the end."""
         with self._lock:
-            at = self._iterator
-            if at is None:
+            if self._iterator is None:
                 raise InvalidStateStore("store was closed under an iterator", folder=self._folder)
-            entries: list[Entry] = []
+            self._passed = self._here = b""
             try:
-                if first is None:
-                    at.seek_to_last() if reverse else at.seek_to_first()
-                else:
-                    at.seek_for_prev(first) if reverse else at.seek(first)
-                while at.valid() and len(entries) < most:
-                    entries.append((at.key(), at.value()))
-                    at.prev() if reverse else at.next()
-                at.status()
+                return self._read(self._iterator, first, reverse, most)
             except Exception as error:
                 raise _translated(error, self._folder) from error
-            return entries
+
+    def _read(self, at: rd.RdictIter, first: bytes | None, reverse: bool, most: int) -> list[Entry]:
+        entries: list[Entry] = []
+        try:
+            if first is None:
+                at.seek_to_last() if reverse else at.seek_to_first()
+            else:
+                at.seek_for_prev(first) if reverse else at.seek(first)
+            while at.valid() and len(entries) < most:
+                entries.append((at.key(), at.value()))
+                at.prev() if reverse else at.next()
+            at.status()
+        finally:
+            # An error keeps this frame, and must not keep the iterator.
+            del at
+        return entries
+
+    def few(self, lower: bytes, upper: bytes) -> list[Entry] | None:
+        """All entries between two keys, both included; None if they are `_FEW` or more."""
+        with self._lock:
+            if self._iterator is None:
+                raise InvalidStateStore("store is closed", folder=self._folder)
+            try:
+                return self._few(self._iterator, lower, upper)
+            except Exception as error:
+                raise _translated(error, self._folder) from error
+
+    def _few(self, at: rd.RdictIter, lower: bytes, upper: bytes) -> list[Entry] | None:
+        entries: list[Entry] = []
+        key_here, value_here, go_on = at.key, at.value, at.next
+        try:
+            # Keys are often asked for in their order: then the iterator is where it has to be.
+            if not self._passed < lower <= self._here:
+                at.seek(lower)
+            self._passed = self._here = b""
+            for _ in range(_FEW):
+                key = key_here()
+                if key is None:
+                    at.status()
+                    return entries
+                if key > upper:
+                    self._passed, self._here = max(lower, upper), key
+                    return entries
+                entries.append((key, value_here()))
+                go_on()
+            return None
+        finally:
+            del at, key_here, value_here, go_on
 
     def pieces(self, first: bytes | None, *, reverse: bool) -> Iterator[list[Entry]]:
         """Everything from `first` on, in pieces, so that scans do not disturb each other."""
@@ -629,7 +722,7 @@ class View:
         if pinned is None:
             return iter(())
         pieces = pinned.pieces(upper if reverse else lower, reverse=reverse)
-        return _cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
+        return chain.from_iterable(_cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse))
 
     def close(self) -> None:
         """Let go. Scans opened from it go on."""

@@ -45,6 +45,7 @@ from statestore.snapshots.copy import Steps, describe
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository
 from statestore.snapshots.service import Snapshots
+from statestore.spaces.base import ChangeColumns
 from statestore.staging import Staged
 from statestore.store import Entry, Isolation
 from statestore.transactions.indexed_batch import IndexedBatchTransaction
@@ -320,7 +321,7 @@ class Task:
 
     def _put(self, staged: Staged) -> None:
         if not self._placement.windowed:
-            self.store.put_columns(self.spec.store.name, staged.keys, staged.states)
+            self.store.put_all(self.spec.store.name, ChangeColumns(staged.keys, staged.states))
             return
         for space, changes in self._placement.placed(zip(staged.keys, staged.states, strict=True)).items():
             self.store.put_all(space, changes)

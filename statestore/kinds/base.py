@@ -12,7 +12,7 @@ from statestore.columns import Columns, Entries
 from statestore.context import ChangelogRecord, Headers, StoreContext, StoreVersion
 from statestore.errors import FormatUnsupported, InvalidStateStore, TaskCorrupted
 from statestore.failpoints import reach
-from statestore.iterator import StoreIterator
+from statestore.iterator import OpenIterators, StoreIterator
 from statestore.position import Position, changelog_headers, position_of
 from statestore.spaces.base import Changes
 from statestore.store import Isolation, StateStore, TransactionalMechanism
@@ -58,6 +58,7 @@ class Kind(StateStore):
         self._committed = StoreVersion()
         self._stream_time_ms = -1
         self._position = Position()
+        self._iterators = OpenIterators()
 
     # Lifecycle.
 
@@ -186,6 +187,7 @@ class Kind(StateStore):
         transaction, self._transaction = self._transaction, None
         if transaction is None:
             return
+        self._iterators.store_closed()
         if isinstance(transaction, DirectTransaction) and self._unprotected and not transaction.dirty:
             # Nothing was written since the commit, so its offset is true and may be kept.
             space, entries = self.context.version_entries(self._name, replace(self._committed, running=False))
@@ -318,10 +320,14 @@ class Kind(StateStore):
                 headers = (*headers, *changelog_headers(self._position))
             self.context.log(ChangelogRecord(self._name, key, value, timestamp_ms, headers))
 
-    def _iterate(self, entries: Iterator[tuple[K, V]], *, ends_with_store: bool = False) -> StoreIterator[K, V]:
-        """`entries` as what a read gives: it fails, or ends, once this store is closed."""
-        transaction = self.transaction
-        return StoreIterator(entries, lambda: self._transaction is transaction, ends_with_store=ends_with_store)
+    def _iterate(self, pieces: Iterator[list[tuple[K, V]]], *, ends_with_store: bool = False) -> StoreIterator[K, V]:
+        """Pieces of entries as what a read gives: it fails, or ends, once this store is closed."""
+        iterator = StoreIterator(pieces, ends_with_store=ends_with_store)
+        self._iterators.add(iterator)
+        if self._transaction is None:
+            # Closed meanwhile, and perhaps before it was added.
+            iterator.store_closed()
+        return iterator
 
 
 def require_key(key: bytes) -> None:

@@ -8,10 +8,10 @@ and that time as the record's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
 
-from statestore.iterator import StoreIterator
+from statestore.iterator import StoreIterator, in_pieces
 from statestore.kinds.base import Kind, require_key, require_keys
+from statestore.spaces.base import ChangeColumns
 from statestore.store import Isolation, KeyValueStore
 
 
@@ -42,8 +42,8 @@ class KeyValue(Kind, KeyValueStore):
         self._log_change(key, value)
 
     def put_all(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        changes = list(entries)
-        require_keys(map(itemgetter(0), changes))
+        changes = ChangeColumns.of(entries)
+        require_keys(changes.keys)
         self._write_all(changes)
         self._advance_position()
         if self._logged:
@@ -62,9 +62,8 @@ class KeyValue(Kind, KeyValueStore):
         if lower is not None and upper is not None and lower > upper:
             return self._iterate(iter(()))
         entries = self._entries(lower, upper, upper_inclusive=upper_inclusive, reverse=reverse, isolation=isolation)
-        if self._persistent or self.transactional():
-            return self._iterate(entries)
-        return _Live(self, self._iterate(entries))
+        found = self._iterate(in_pieces(entries))
+        return found if self._persistent or self.transactional() else _Live(self, found)
 
     def approximate_num_entries(self) -> int:
         return self.transaction.base.estimate(self._space)
@@ -74,7 +73,7 @@ class KeyValue(Kind, KeyValueStore):
     def _write(self, key: bytes, value: bytes | None) -> None:
         self.transaction.put(self._space, key, value)
 
-    def _write_all(self, changes: list[tuple[bytes, bytes | None]]) -> None:
+    def _write_all(self, changes: ChangeColumns) -> None:
         self.transaction.put_all(self._space, changes)
 
     def _entries(
@@ -107,6 +106,9 @@ class _Live(StoreIterator[bytes, bytes]):
                 return entry
             next(self._beneath)
         return None
+
+    def __iter__(self) -> _Live:
+        return self
 
     def __next__(self) -> tuple[bytes, bytes]:
         self._look()

@@ -11,7 +11,7 @@ import struct
 from typing import ClassVar
 
 from statestore.errors import DataCorrupted
-from statestore.iterator import StoreIterator
+from statestore.iterator import StoreIterator, in_pieces
 from statestore.kinds.base import Kind, require_key
 from statestore.store import Isolation
 
@@ -67,4 +67,4 @@ class ListValue(Kind):
     def all(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> StoreIterator[bytes, bytes]:
         """Each value with its key, keys ascending, values of a key in the order of their puts."""
         lists = self.transaction.scan(self._name, isolation=isolation)
-        return self._iterate((key, value) for key, raw in lists for value in unpack_values(raw))
+        return self._iterate(in_pieces((key, value) for key, raw in lists for value in unpack_values(raw)))

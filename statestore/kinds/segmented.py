@@ -19,6 +19,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from threading import Lock
 from typing import ClassVar
 from weakref import WeakSet
@@ -28,32 +29,34 @@ import pyarrow as pa
 
 from statestore.columns import Columns, Entries, integers
 from statestore.context import ChangelogRecord, StoreVersion
+from statestore.iterator import in_pieces
 from statestore.kinds.base import Kind
 from statestore.layouts.segments import Segments, default_interval_ms
-from statestore.spaces.base import Change, Changes
+from statestore.spaces.base import Change, ChangeColumns, Changes
 from statestore.store import Entry, Isolation, TransactionalMechanism
 
 DROPPED_RECORDS = "dropped-records-total"
 
-OpenSegment = Callable[[int], Iterator[Entry]]
+Pieces = Iterable[list[Entry]]
+OpenSegment = Callable[[int], Pieces]
 Placed = tuple[bytes, int, bytes, bytes]
 """Key, time, stored key and value of an entry."""
 
 
 class SegmentScan:
-    """Entries of several segments, one segment after the other."""
+    """Entries of several segments of a store in memory, one segment after the other."""
 
     def __init__(self, numbers: Iterable[int], open_segment: OpenSegment) -> None:
         self._waiting = deque(numbers)
         self._open_segment = open_segment
-        self._held: dict[int, Iterator[Entry]] = {}
+        self._held: dict[int, Pieces] = {}
         self._lock = Lock()
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[list[Entry]]:
         while (segment := self._next()) is not None:
             yield from segment
 
-    def _next(self) -> Iterator[Entry] | None:
+    def _next(self) -> Pieces | None:
         with self._lock:
             if not self._waiting:
                 return None
@@ -121,26 +124,40 @@ class Segmented(Kind):
         self._expire(self.transaction.drop)
         self.transaction.put(self._space(time_ms), stored_key, value)
 
-    def _write_all(self, writes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
-        """`_write` of many: stored key, value and time of each. What the last of them leaves behind is never written."""
-        stream_time_ms, live_ms = self._stream_time_ms, self._live_from(self._stream_time_ms)
-        placed: dict[int, list[Change]] = {}
-        interval_ms = self._segments.interval_ms
-        late = 0
-        for stored_key, value, time_ms in writes:
-            if time_ms > stream_time_ms:
-                stream_time_ms, live_ms = time_ms, self._live_from(time_ms)
-            if time_ms < live_ms:
-                late += 1
-                continue
-            placed.setdefault(time_ms // interval_ms, []).append((stored_key, value))
-        self._observe(stream_time_ms)
+    def _write_all(self, writes: ChangeColumns, times_ms: list[int]) -> None:
+        """`_write` of many, with the time of each. What the last of them leaves behind is never written."""
+        if not times_ms:
+            return
+        first, last = min(times_ms), max(times_ms)
+        placed: Mapping[int, Changes]
+        if self._segments.number(first) == self._segments.number(last) and first >= self._live_from(
+            max(last, self._stream_time_ms)
+        ):
+            # The usual case: one segment takes them all as they are.
+            placed, late = {self._segments.number(first): writes}, 0
+        else:
+            placed, late = self._placed_by_segment(writes, times_ms)
+        self._observe(last)
         if late:
             self.context.count(DROPPED_RECORDS, self.name, late)
         self._expire(self.transaction.drop)
         for number, changes in placed.items():
             if number >= self._oldest_live:
                 self.transaction.put_all(self._segments.space(number), changes)
+
+    def _placed_by_segment(self, writes: ChangeColumns, times_ms: list[int]) -> tuple[dict[int, list[Change]], int]:
+        """The writes of each segment, and how many came too late, by the stream time at which each comes."""
+        stream_time_ms, live_ms = self._stream_time_ms, self._live_from(self._stream_time_ms)
+        placed: dict[int, list[Change]] = {}
+        late = 0
+        for change, time_ms in zip(writes, times_ms, strict=True):
+            if time_ms > stream_time_ms:
+                stream_time_ms, live_ms = time_ms, self._live_from(time_ms)
+            if time_ms < live_ms:
+                late += 1
+                continue
+            placed.setdefault(self._segments.number(time_ms), []).append(change)
+        return placed, late
 
     def _live_from(self, stream_time_ms: int) -> int:
         """The first time that is not too late to be written at that stream time."""
@@ -209,8 +226,12 @@ class Segmented(Kind):
 
     # Reading.
 
-    def _readable_from(self, isolation: Isolation) -> int:
-        return self._segments.readable_from(self._stream_time(isolation))
+    def _readable(self, from_ms: int, to_ms: int, isolation: Isolation) -> tuple[int, range]:
+        """The first time that is read of those between two, and the segments that may have entries of them."""
+        stream_time_ms, interval_ms = self._stream_time(isolation), self._segments.interval_ms
+        first = max(from_ms, self._segments.readable_from(stream_time_ms))
+        last = min(to_ms, stream_time_ms)
+        return first, range(first // interval_ms, last // interval_ms + 1) if first <= last else range(0)
 
     def _stream_time(self, isolation: Isolation) -> int:
         committed = isolation is Isolation.READ_COMMITTED and self.transactional()
@@ -218,7 +239,7 @@ class Segmented(Kind):
 
     def _get(self, stored_key: bytes, time_ms: int, isolation: Isolation) -> bytes | None:
         """The value of one entry, if it is not expired."""
-        if time_ms < self._readable_from(isolation):
+        if time_ms < self._readable(time_ms, time_ms, isolation)[0]:
             return None
         return self.transaction.get(self._space(time_ms), stored_key, isolation)
 
@@ -231,46 +252,61 @@ class Segmented(Kind):
         one_key: bool = False,
         reverse: bool,
         isolation: Isolation,
-    ) -> Iterator[Placed]:
+    ) -> Iterator[list[Placed]]:
         """Entries whose stored key lies in `bounds` and whose time lies between the two, both included.
 
         What expired before the call is left out; what expires later is not, as far as it is still there.
         """
+        from_ms, numbers = self._readable(from_ms, to_ms, isolation)
+        pieces = self._pieces(bounds, numbers, one_key=one_key, reverse=reverse, isolation=isolation)
+        return (self._placed(piece, from_ms, to_ms) for piece in pieces)
+
+    def _pieces(
+        self,
+        bounds: tuple[bytes | None, bytes | None],
+        numbers: range,
+        *,
+        one_key: bool,
+        reverse: bool,
+        isolation: Isolation,
+    ) -> Iterator[list[Entry]]:
+        """Entries in `bounds` of these segments, piece by piece. No piece is of two segments."""
         transaction = self.transaction
-        first = max(from_ms, self._readable_from(isolation))
-        last = min(to_ms, self._stream_time(isolation))
-        numbers = range(self._segments.number(first), self._segments.number(last) + 1) if first <= last else range(0)
         lower, upper = bounds
 
-        def open_segment(number: int) -> Iterator[Entry]:
+        def open_segment(number: int) -> Pieces:
             space = self._segments.space(number)
+            if one_key and lower is not None and upper is not None:
+                few = transaction.few(space, lower, upper, isolation)
+                if few is not None:
+                    return (few[::-1] if reverse else few,)
             entries = transaction.scan(space, lower=lower, upper=upper, reverse=reverse, isolation=isolation)
-            return entries if one_key or self._persistent else self._by_time(entries, reverse=reverse)
+            return in_pieces(entries if one_key or self._persistent else self._by_time(entries, reverse=reverse))
 
-        ordered = list(reversed(numbers) if reverse else numbers)
+        ordered = numbers[::-1] if reverse else numbers
         if isolation is Isolation.READ_COMMITTED:
-            scan = self._scan_of_one_version(ordered, open_segment)
-        else:
-            scan = SegmentScan(ordered, open_segment)
-            self._scans.add(scan)
-        return self._placed(scan, first, to_ms)
+            return chain.from_iterable(self._opened_of_one_version(ordered, open_segment))
+        if self._persistent:
+            return chain.from_iterable(map(open_segment, ordered))
+        scan = SegmentScan(ordered, open_segment)
+        self._scans.add(scan)
+        return iter(scan)
 
-    def _placed(self, entries: Iterable[Entry], from_ms: int, to_ms: int) -> Iterator[Placed]:
-        place = self._place
-        for stored_key, value in entries:
-            time_ms, key = place(stored_key)
+    def _placed(self, piece: list[Entry], from_ms: int, to_ms: int) -> list[Placed]:
+        placed: list[Placed] = []
+        for stored_key, value in piece:
+            time_ms, key = self._place(stored_key)
             if from_ms <= time_ms <= to_ms:
-                yield key, time_ms, stored_key, value
+                placed.append((key, time_ms, stored_key, value))
+        return placed
 
-    def _scan_of_one_version(self, numbers: list[int], open_segment: OpenSegment) -> SegmentScan:
+    def _opened_of_one_version(self, numbers: Sequence[int], open_segment: OpenSegment) -> list[Pieces]:
         """Open all segments, and again if a commit came between: it writes the store's version in its one step."""
         while True:
             known, stored = self._committed, self._stored_version()
-            scan = SegmentScan(numbers, open_segment)
-            for number in numbers:
-                scan.hold(number)
+            opened = [open_segment(number) for number in numbers]
             if len(numbers) < 2 or (known is self._committed and stored == self._stored_version()):
-                return scan
+                return opened
 
     def _stored_version(self) -> StoreVersion | None:
         return self.context.version(self.name, persistent=self._persistent)

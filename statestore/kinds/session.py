@@ -151,15 +151,18 @@ class Session(Segmented):
 
     def _sessions(
         self,
-        entries: Iterator[Placed],
+        pieces: Iterator[list[Placed]],
         lower: bytes | None,
         upper: bytes | None,
         latest_start_ms: int,
     ) -> Sessions:
-        found = ((Windowed(*layout.unpack(stored)), value) for _, _, stored, value in entries)
+        found = ([(Windowed(*layout.unpack(stored)), value) for _, _, stored, value in piece] for piece in pieces)
         sessions = (
-            (session, value)
-            for session, value in found
-            if session.start_ms <= latest_start_ms and within(session.key, lower, upper)
+            [
+                (session, value)
+                for session, value in piece
+                if session.start_ms <= latest_start_ms and within(session.key, lower, upper)
+            ]
+            for piece in found
         )
         return self._iterate(sessions, ends_with_store=True)

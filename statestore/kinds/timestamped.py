@@ -16,7 +16,7 @@ from statestore.context import ChangelogRecord
 from statestore.kinds.key_value import KeyValue
 from statestore.layouts.timestamped import UNKNOWN, pack, unpack
 from statestore.overlay import merge
-from statestore.spaces.base import Changes
+from statestore.spaces.base import ChangeColumns, Changes
 from statestore.store import Isolation, KeyValueStore
 
 
@@ -66,7 +66,7 @@ class TimestampedKeyValue(KeyValue):
             if self._upgrading:
                 self.transaction.put(self._name, key, None)
 
-    def _write_all(self, changes: list[tuple[bytes, bytes | None]]) -> None:
+    def _write_all(self, changes: ChangeColumns) -> None:
         with self._moving:
             super()._write_all(changes)
             if self._upgrading:

@@ -8,7 +8,7 @@ in the changelog, and so they are in ours. A restore drops and ignores them agai
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
+from functools import partial
 from typing import ClassVar
 
 from statestore import changelog_topic
@@ -19,7 +19,7 @@ from statestore.kinds.base import require_key, require_keys
 from statestore.kinds.segmented import Segmented
 from statestore.layouts import window as layout
 from statestore.layouts.bounds import within
-from statestore.spaces.base import Change, Changes
+from statestore.spaces.base import Change, ChangeColumns, Changes
 from statestore.store import Isolation, TransactionalMechanism
 from statestore.windows import MAX_TIME_MS, Windowed, window_end
 
@@ -127,15 +127,26 @@ class Window(Segmented):
     def put_all(self, entries: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """`put` each (key, value, start) in the order given: faster than one after the other."""
         wanted = list(entries)
-        require_keys(map(itemgetter(0), wanted))
-        if min(map(itemgetter(2), wanted), default=0) < 0:
+        keys, values = [key for key, _, _ in wanted], [value for _, value, _ in wanted]
+        starts_ms = [start_ms for _, _, start_ms in wanted]
+        require_keys(keys)
+        if min(starts_ms, default=0) < 0:
             raise ValueError("a window's start must not be negative")
-        writes = [(self._stored_key(key, start_ms), value, start_ms) for key, value, start_ms in wanted]
+        writes = ChangeColumns(self._stored_keys(keys, starts_ms), values)
         self._advance_position()
-        self._write_all([write for write in writes if write[1] is not None] if self.retain_duplicates else writes)
+        if self.retain_duplicates and None in values:
+            kept = [row for row in zip(writes.keys, values, starts_ms, strict=True) if row[1] is not None]
+            self._write_all(ChangeColumns([row[0] for row in kept], [row[1] for row in kept]), [row[2] for row in kept])
+        else:
+            self._write_all(writes, starts_ms)
         if self._logged:
-            for stored_key, value, _ in writes:
+            for stored_key, value in writes:
                 self._log_write(stored_key, value)
+
+    def _stored_keys(self, keys: list[bytes], starts_ms: list[int]) -> list[bytes]:
+        if self.retain_duplicates:
+            return list(map(self._stored_key, keys, starts_ms))
+        return layout.pack_all(keys, starts_ms)
 
     def _stored_key(self, key: bytes, start_ms: int) -> bytes:
         if self.retain_duplicates:
@@ -204,10 +215,10 @@ class Window(Segmented):
         require_key(key)
         if to_ms < 0:
             return StoreIterator(iter(()))
-        bounds = layout.key_bounds(key, max(from_ms, 0), min(to_ms, MAX_TIME_MS))
-        entries = self._scan(bounds, from_ms, to_ms, one_key=True, reverse=reverse, isolation=isolation)
-        windows = ((start_ms, value) for its_key, start_ms, _, value in entries if its_key == key)
-        return self._iterate(windows, ends_with_store=True)
+        from_ms, numbers = self._readable(from_ms, to_ms, isolation)
+        bounds = layout.key_bounds(key, from_ms, min(to_ms, MAX_TIME_MS))
+        pieces = self._pieces(bounds, numbers, one_key=True, reverse=reverse, isolation=isolation)
+        return self._iterate(map(partial(layout.starts_of_key, key), pieces), ends_with_store=True)
 
     def _fetch_range(
         self,
@@ -222,11 +233,14 @@ class Window(Segmented):
         if to_ms < 0 or (lower is not None and upper is not None and lower > upper):
             return StoreIterator(iter(()))
         bounds = layout.range_bounds(lower, upper, min(to_ms, MAX_TIME_MS))
-        entries = self._scan(bounds, from_ms, to_ms, reverse=reverse, isolation=isolation)
+        pieces = self._scan(bounds, from_ms, to_ms, reverse=reverse, isolation=isolation)
         size_ms = self.window_size_ms
         windows = (
-            (Windowed(key, start_ms, window_end(start_ms, size_ms)), value)
-            for key, start_ms, _, value in entries
-            if within(key, lower, upper)
+            [
+                (Windowed(key, start_ms, window_end(start_ms, size_ms)), value)
+                for key, start_ms, _, value in piece
+                if within(key, lower, upper)
+            ]
+            for piece in pieces
         )
         return self._iterate(windows, ends_with_store=True)

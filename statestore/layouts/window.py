@@ -9,12 +9,16 @@ bytes of one key's entries sort by time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from operator import add
 from struct import Struct
 
 from statestore.layouts.bounds import lower_bound, upper_bound
+from statestore.store import Entry
 
 MAX_SEQUENCE = 0x7FFF_FFFF
 _SUFFIX = Struct(">qi")
+_START = Struct(">q")
 
 
 def pack(key: bytes, start_ms: int, sequence: int = 0) -> bytes:
@@ -22,10 +26,23 @@ def pack(key: bytes, start_ms: int, sequence: int = 0) -> bytes:
     return key + _SUFFIX.pack(start_ms, sequence)
 
 
+def pack_all(keys: Iterable[bytes], starts_ms: list[int]) -> list[bytes]:
+    """`pack` of each, as many have the same start."""
+    suffixes = {start_ms: _SUFFIX.pack(start_ms, 0) for start_ms in set(starts_ms)}
+    return list(map(add, keys, map(suffixes.__getitem__, starts_ms)))
+
+
 def unpack(stored: bytes) -> tuple[bytes, int, int]:
     """Key, start and sequence of a stored key."""
     start_ms, sequence = _SUFFIX.unpack_from(stored, len(stored) - _SUFFIX.size)
     return stored[: -_SUFFIX.size], start_ms, sequence
+
+
+def starts_of_key(key: bytes, entries: list[Entry]) -> list[tuple[int, bytes]]:
+    """Start and value of those entries that are of the key; all of them lie within its `key_bounds`."""
+    # Whatever lies there begins with the key, so it is another's only if it is longer.
+    size, at, start = len(key) + _SUFFIX.size, len(key), _START.unpack_from
+    return [(start(stored, at)[0], value) for stored, value in entries if len(stored) == size]
 
 
 def next_sequence(sequence: int) -> int:
@@ -35,7 +52,7 @@ def next_sequence(sequence: int) -> int:
 
 def key_bounds(key: bytes, from_ms: int, to_ms: int) -> tuple[bytes, bytes]:
     """First and last stored key that one key can have between two starts, both included."""
-    return pack(key, from_ms), pack(key, to_ms, MAX_SEQUENCE)
+    return key + _SUFFIX.pack(from_ms, 0), key + _SUFFIX.pack(to_ms, MAX_SEQUENCE)
 
 
 def range_bounds(lower: bytes | None, upper: bytes | None, to_ms: int) -> tuple[bytes | None, bytes | None]:

@@ -25,6 +25,22 @@ class ChangeColumns:
     keys: list[bytes]
     values: list[bytes | None]
 
+    @classmethod
+    def of(cls, changes: Changes) -> ChangeColumns:
+        """Any changes in this form; what has it already is not copied."""
+        if isinstance(changes, cls):
+            return changes
+        rows = list(changes)
+        return cls([key for key, _ in rows], [value for _, value in rows])
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(map(len, self.keys)) + sum(map(len, filter(None, self.values)))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
     def __iter__(self) -> Iterator[Change]:
         return zip(self.keys, self.values, strict=True)
 
@@ -73,6 +89,13 @@ class Base(ABC):
         reverse: bool = False,
     ) -> Iterator[Entry]:
         """Entries with `lower` <= key <= `upper` in key order, as they are at the call; None leaves an end open."""
+
+    def few(self, space: str, lower: bytes, upper: bytes) -> list[Entry] | None:
+        """All entries between two keys, both included, ascending, as they are at the call: for a handful of them.
+
+        None if they are more than that, or where a scan costs no more: scan then.
+        """
+        return None
 
     @abstractmethod
     def write(

@@ -104,6 +104,11 @@ class AutoTransaction(Transaction):
         self._small = IndexedBatchTransaction(self.store, self.base)
         reach("spill.done")
 
+    def few(
+        self, space: str, lower: bytes, upper: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> list[Entry] | None:
+        return self._active.few(space, lower, upper, isolation)
+
     def commit(self, space: str, metadata: Changes) -> None:
         self._active.commit(space, metadata)
         self._active = self._small

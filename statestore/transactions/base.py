@@ -8,24 +8,15 @@ step (or in steps that a crash cannot tear apart), and opens the next.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from statestore.spaces.base import Base, Change, Changes
+from statestore.spaces.base import Base, Changes
 from statestore.store import Entry, Isolation
 
 
 def owns(store: str, space: str) -> bool:
     """Whether `space` belongs to `store`: it has the store's name, or begins with it and a dot."""
     return space == store or space.startswith(store + ".")
-
-
-def size_of(changes: Sequence[Change]) -> int:
-    """Bytes of keys and values."""
-    size = 0
-    # A plain loop: twice as fast here as any chain of `map` and `sum`.
-    for key, value in changes:
-        size += len(key) if value is None else len(key) + len(value)
-    return size
 
 
 class Transaction(ABC):
@@ -98,6 +89,12 @@ class Transaction(ABC):
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[Entry]:
         """Entries in key order as they are at the call, uncommitted changes laid over committed data."""
+
+    def few(
+        self, space: str, lower: bytes, upper: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> list[Entry] | None:
+        """All entries between two keys, as `scan` gives them, at once if they are few; None: scan."""
+        return None
 
     @abstractmethod
     def commit(self, space: str, metadata: Changes) -> None:

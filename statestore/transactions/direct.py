@@ -66,6 +66,11 @@ class DirectTransaction(Transaction):
     ) -> Iterator[Entry]:
         return self.base.scan(space, lower=lower, upper=upper, upper_inclusive=upper_inclusive, reverse=reverse)
 
+    def few(
+        self, space: str, lower: bytes, upper: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> list[Entry] | None:
+        return self.base.few(space, lower, upper)
+
     def commit(self, space: str, metadata: Changes) -> None:
         """Only the metadata: the writes are in."""
         self.base.write({space: metadata})

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from statestore.failpoints import reach
 from statestore.overlay import Overlay, merge
 from statestore.ranges import EVERYTHING
-from statestore.spaces.base import Base, Changes
+from statestore.spaces.base import Base, ChangeColumns, Changes
 from statestore.store import Entry, Isolation
-from statestore.transactions.base import Transaction, size_of
+from statestore.transactions.base import Transaction
 
 # What CPython spends on an entry beside its bytes: two bytes objects and a dict slot. Measured, rounded up.
 ENTRY_OVERHEAD_BYTES = 200
@@ -79,14 +79,9 @@ class IndexedBatchTransaction(Transaction):
         self._bytes += len(key) + (0 if value is None else len(value))
 
     def put_all(self, space: str, changes: Changes) -> None:
-        changes = list(changes)
-        self._overlay(space).put_all(changes)
-        self._bytes += size_of(changes)
-
-    def put_columns(self, space: str, keys: list[bytes], values: list[bytes | None]) -> None:
-        """`put_all` of two columns, without making a pair of each row: three times as fast."""
-        self._overlay(space).put_all(zip(keys, values, strict=True))
-        self._bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
+        columns = ChangeColumns.of(changes)
+        self._overlay(space).put_all(columns)
+        self._bytes += columns.size_bytes
 
     def delete_range(self, space: str, lower: bytes | None, upper: bytes | None) -> None:
         self._overlay(space).delete_range(lower, upper)
@@ -127,6 +122,20 @@ class IndexedBatchTransaction(Transaction):
                 if not changes and not deleted:
                     return base
                 return merge(base, changes, deleted, reverse=reverse)
+
+    def few(
+        self, space: str, lower: bytes, upper: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> list[Entry] | None:
+        overlay = self.overlays.get(space)
+        if not overlay or isolation is Isolation.READ_COMMITTED:
+            return self.base.few(space, lower, upper)
+        # As in `scan`.
+        while True:
+            ended = self._ended
+            changes, deleted = overlay.slice(lower, upper)
+            base = self.base.few(space, lower, upper)
+            if ended == self._ended:
+                return None if base is None else list(merge(iter(base), changes, deleted))
 
     def commit(self, space: str, metadata: Changes) -> None:
         changes: dict[str, Changes] = {

@@ -39,7 +39,7 @@ from statestore.ranges import EVERYTHING, Range, Ranges
 from statestore.rocks import Database, View
 from statestore.spaces.base import ChangeColumns, Changes
 from statestore.store import Entry, Isolation
-from statestore.transactions.base import Transaction, size_of
+from statestore.transactions.base import Transaction
 
 T = TypeVar("T")
 COPY_BYTES_MAX = 4 * 1024 * 1024
@@ -100,12 +100,12 @@ class SecondaryStoreTransaction(Transaction):
         self._bytes += len(key) + (0 if value is None else len(value))
 
     def put_all(self, space: str, changes: Changes) -> None:
-        changes = list(changes)
+        columns = ChangeColumns.of(changes)
         # In key order: RocksDB takes them in for less than in any other, the sorting included.
-        last = dict(changes)
+        last = dict(iter(columns))
         keys = sorted(last)
         self._opened().write({space: ChangeColumns(keys, [_encode(last[key]) for key in keys])})
-        self._bytes += size_of(changes)
+        self._bytes += columns.size_bytes
 
     def delete_range(self, space: str, lower: bytes | None, upper: bytes | None) -> None:
         self._delete_range(space, (lower, upper), drop=False)

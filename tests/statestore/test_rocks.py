@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from statestore.config import RocksConfig
 from statestore.errors import InvalidStateStore, TaskCorrupted
@@ -96,6 +98,90 @@ def test_closing_ends_everything_that_reads(database: Database, tmp_path: Path) 
         with pytest.raises(InvalidStateStore):
             read()
     Database(tmp_path / "db", [], RocksConfig()).close()
+
+
+small_keys = st.binary(min_size=1, max_size=2)
+
+
+@given(
+    entries=st.dictionaries(small_keys, st.binary(max_size=2), max_size=200),
+    steps=st.lists(st.one_of(st.tuples(small_keys, small_keys), st.tuples(small_keys, st.none())), max_size=40),
+)
+def test_a_few_entries_are_those_that_a_scan_gives(
+    tmp_path_factory: pytest.TempPathFactory,
+    entries: dict[bytes, bytes],
+    steps: list[tuple[bytes, bytes] | tuple[bytes, None]],
+) -> None:
+    database = Database(tmp_path_factory.mktemp("few"), ["s"], RocksConfig())
+    database.write({"s": entries.items()})
+    for lower, upper in sorted(steps, key=lambda step: (step[0], step[1] or b"")):
+        if upper is None:
+            database.put("s", lower, b"changed")
+            continue
+        expected = list(database.scan("s", lower=lower, upper=upper))
+        found = database.few("s", lower, upper)
+        assert (expected if found is not None else []) == (found or [])
+        assert found is not None or len(expected) >= 64
+    database.close()
+
+
+def test_a_few_entries_are_of_the_present_version(database: Database) -> None:
+    ends = b"00010", b"00012"
+    assert ENTRIES[10:13] == database.few("s", *ends)
+    database.put("s", b"00011", b"put")
+    assert [ENTRIES[10], (b"00011", b"put"), ENTRIES[12]] == database.few("s", *ends)
+    database.write({"s": [(b"00010", None)]})
+    assert [(b"00011", b"put"), ENTRIES[12]] == database.few("s", *ends)
+    database.drop("s")
+    assert [] == database.few("s", *ends)
+    database.write({"s": [(b"00011", b"new")]})
+    assert [(b"00011", b"new")] == database.few("s", *ends)
+    database.close()
+    with pytest.raises(InvalidStateStore):
+        database.few("s", *ends)
+
+
+def test_more_than_a_few_entries_are_for_a_scan(database: Database) -> None:
+    assert ENTRIES[:60] == database.few("s", b"", b"00059")
+    assert None is database.few("s", b"", b"00080")
+    assert ENTRIES[5:7] == database.few("s", b"00005", b"00006")
+
+
+def test_a_few_of_an_inverted_range_leave_nothing_out_of_the_next(database: Database) -> None:
+    assert [] == database.few("s", b"00020", b"00010")
+    assert ENTRIES[15:17] == database.few("s", b"00015", b"00016")
+
+
+def test_an_iterator_for_a_few_is_kept_between_writes_and_not_within_one(database: Database) -> None:
+    def kept() -> object:
+        database.few("s", b"00001", b"00001")
+        return (database._present or {}).get("s")
+
+    first = kept()
+    assert first is not None
+    assert first is kept()
+    with database._turning():
+        assert None is kept()
+        # The write is through, and the one who makes it has not returned from it.
+        database._families["s"].put(b"00001", b"new")
+        assert [(b"00001", b"new")] == database.few("s", b"00001", b"00001")
+    assert kept() not in (None, first)
+
+
+def test_a_flipped_byte_is_corruption_and_not_the_end_of_a_few(database: Database, tmp_path: Path) -> None:
+    database.flush()
+    database.close()
+    file = max((tmp_path / "db").glob("*.sst"), key=lambda path: path.stat().st_size)
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 0x40
+    file.write_bytes(raw)
+    with pytest.raises(TaskCorrupted):
+        damaged = Database(tmp_path / "db", ["s"], RocksConfig())
+        try:
+            for key, value in ENTRIES:
+                assert [(key, value)] == damaged.few("s", key, key)
+        finally:
+            damaged.close()
 
 
 @pytest.mark.parametrize("reverse", [False, True])

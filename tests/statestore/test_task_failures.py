@@ -46,7 +46,7 @@ def test_half_of_an_attempt_is_not_committed_as_another(world: TaskWorld, monkey
     whole = task.begin_stage(batch=1, attempt=1, token=task.token)
     task.close_stage(whole)
     with monkeypatch.context() as patch:
-        patch.setattr(task.store, "put_columns", memory_is_short)
+        patch.setattr(task.store, "put_all", memory_is_short)
         with pytest.raises(MemoryError):
             task.close_stage(task.begin_stage(batch=1, attempt=2, token=task.token))
     with pytest.raises(Unavailable, match="attempt is not staged"):
