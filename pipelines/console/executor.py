@@ -85,7 +85,7 @@ class MetastoreExecutor:
                 return self._changed(text, "", f"{statement.kind.lower()} {statement.name.text}")
             case t.CreateAs():
                 what = f"{statement.kind.lower()} {statement.name.text}"
-                return self._changed(parsed.text, query_pipeline(statement), what)
+                return self._changed(with_defaults(parsed, properties), query_pipeline(statement), what)
             case t.InsertSelect():
                 return self._changed(parsed.text, "", f"rows for {statement.name.text}")
             case t.CreateType():

@@ -65,6 +65,7 @@ from pipelines.sql.nodes import (
     Call as CallNode,
 )
 from pipelines.sql.printer import print_tree
+from pipelines.sql.pseudo_time import with_moments
 from pipelines.sql.types import (
     BIGINT,
     BOOLEAN,
@@ -306,6 +307,8 @@ class Expressions:
 
     def _comparison(self, node: Binary, lets_through: bool) -> Value:
         operator, left, right = node.operator, self.value(node.left), self.value(node.right)
+        if self.place == "WHERE":
+            left, right = with_moments((node.left, node.right), (left, right))
         try:
             left, right = self._comparable(left, right, ordered=operator not in ("=", "<>"))
         except Refusal as refusal:
@@ -363,6 +366,8 @@ class Expressions:
 
     def _between(self, node: Between, lets_through: bool) -> Value:
         value, low, high = self.value(node.operand), self.value(node.low), self.value(node.high)
+        if self.place == "WHERE":
+            value, low, high = with_moments((node.operand, node.low, node.high), (value, low, high))
         value, low = self._comparable(value, low, ordered=True)
         value, high = self._comparable(value, high, ordered=True)
         plain = lets_through and not node.negated

@@ -46,6 +46,8 @@ SUMMED_CALLS = ("CORRELATION", "SUM_LIST")
 AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG", *SUMMED_CALLS, *ORDERED_CALLS)
 # Those that can take a value back, as the aggregation of a table needs it.
 UNDOABLE = ("ATTR", "AVG", "COLLECT_LIST", "COUNT", "HISTOGRAM", "STDDEV_SAMP", "STDDEV_SAMPLE", "SUM", *SUMMED_CALLS)
+# Those whose state is no single plain value in ksqlDB.
+NESTED_STATES = frozenset(("AVG", "CORRELATION", *ORDERED_CALLS))
 NOT_DETERMINISTIC = frozenset(
     [
         "CURRENT_DATE",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipelines.plan import EVERY_RECORD, LISTS, Column, Output, Query, Source
-from pipelines.sql.aggregation import require_undoable
+from pipelines.sql.aggregation import require_plain_state, require_undoable
 from pipelines.sql.casting import cast_text
 from pipelines.sql.catalogue import Catalogue, Relation, require
 from pipelines.sql.define import read_timestamp
@@ -227,6 +227,8 @@ def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
         if select.window is not None:
             raise Refusal(select.window.at, "Windowing not supported for table aggregations.")
         require_undoable(select)
+    if select.group_by is not None:
+        require_plain_state(select, relation.source)
     if relation.kind == TABLE:
         _refuse_table_functions(select)
     if kind == TABLE and select.partition_by is not None:

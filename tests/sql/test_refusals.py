@@ -326,7 +326,10 @@ EXPRESSIONS = [
 PROJECTIONS = [
     (projected("k, a", "FROM s ▼GROUP BY a EMIT CHANGES;"), "query produces a TABLE"),
     (projected("k, a", "FROM s ▼HAVING a > 1 EMIT CHANGES;"), "HAVING needs GROUP BY"),
-    (projected("k, a", "FROM s ▼WINDOW TUMBLING (SIZE 1 HOUR) EMIT CHANGES;"), "WINDOW needs GROUP BY"),
+    (
+        projected("k, a", "FROM s ▼WINDOW TUMBLING (SIZE 1 HOUR) EMIT CHANGES;"),
+        "WINDOW clause requires a GROUP BY clause",
+    ),
     (projected("k, ▼COUNT(*)"), "COUNT requires a GROUP BY"),
     (projected("a").replace("SELECT", "▼SELECT"), "key missing from projection"),
     (projected("k, a", "FROM s PARTITION BY ▼b EMIT CHANGES;"), "key missing from projection"),
