@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pipelines.plan import Aggregate, GroupKey, Source
 from pipelines.sql.error import Refusal
-from pipelines.sql.expression import Expressions, RowExpressions
+from pipelines.sql.expression import Expressions, RowExpressions, misplaced_bound
 from pipelines.sql.functions import AGGREGATES, NESTED_STATES, ORDERED_CALLS, UNDOABLE, Value
 from pipelines.sql.names import WINDOW_BOUNDS, quote
 from pipelines.sql.nodes import Binary, Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
@@ -94,6 +94,8 @@ class ResultExpressions(Expressions):
 
     def column(self, node: Column) -> Value:
         if self.is_bound(node):
+            if self.place == "HAVING":
+                raise misplaced_bound(node.name.text, node.at)
             return Value(quote(node.name.text), BIGINT, node.at)
         name = self.rows.named(node)
         plural = "expression(s)" if self.item is not None else "expression"

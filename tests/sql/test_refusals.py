@@ -365,7 +365,7 @@ WINDOWS = [
         ("WINDOW TUMBLING (SIZE 1 HOUR ▼FOO 1 DAY)", "expected , or )"),
     ]
 ] + [
-    (query("a, COUNT(*), ▼WINDOWSTART AS ws"), "SELECT and HAVING of a windowed aggregation"),
+    (query("a, COUNT(*), ▼WINDOWSTART AS ws"), "only stand in SELECT of a windowed aggregation"),
     (query("a, COUNT(*), ▼WINDOWEND", "FROM s WINDOW TUMBLING (SIZE 1 DAY) GROUP BY a EMIT CHANGES;"), "reserved"),
     *(
         (query("a, COUNT(*)", f"FROM s WINDOW TUMBLING (SIZE 1 DAY) {rest} EMIT CHANGES;"), "a windowed aggregation")
@@ -373,6 +373,7 @@ WINDOWS = [
             "WHERE ▼windowstart > 3 GROUP BY a",
             "GROUP BY a, ▼WINDOWEND",
             "GROUP BY a HAVING MAX(▼WINDOWEND) > 1",
+            "GROUP BY a HAVING ▼WINDOWSTART > 1",
         )
     ),
 ]
