@@ -101,7 +101,7 @@ class Definitions:
                 self._properties.pop(name, None)
             case t.SetProperty(name=name, value=str(value)):
                 self._properties[name] = value
-            case t.CreateType() | t.DropType() | t.InsertSelect():
+            case t.AlterSource() | t.CreateType() | t.DropType() | t.InsertSelect():
                 self._decide(parsed.text)
             case t.Drop(name=name):
                 relation = self.catalogue.find(name.text)
