@@ -200,6 +200,7 @@ def _compute(select: Select, kind: str, catalogue: Catalogue, target: str) -> tu
         rows = RowExpressions(relation.source, alias.text)
         plan = plan_projection if select.group_by is None else plan_table
         computed = plan(select, rows, target=target)
+        _refuse_final(select)
     except RecursionError:
         raise Refusal(select.at, "an expression is nested too deeply") from None
     return computed, replace(relation, source=replace(relation.source, places=rows.places))
@@ -248,9 +249,15 @@ def _refuse_table_functions(select: Select) -> None:
             raise Refusal(call.at, "Table source is not supported with table functions")
 
 
-def _check_end(select: Select) -> None:
+def _refuse_final(select: Select) -> None:
+    """After all that ksqlDB would refuse, too."""
     if select.emit == FINAL:
         raise Refusal(select.emit_at, "EMIT FINAL is not supported", "only EMIT CHANGES is")
+
+
+def _check_end(select: Select) -> None:
+    if select.emit == FINAL and select.window is None:
+        raise Refusal(select.emit_at, "EMIT FINAL is only supported for windowed aggregations.", "only EMIT CHANGES is")
     if select.limit is not None:
         raise Refusal(select.limit_at, "LIMIT is not supported: a result is never complete")
 
