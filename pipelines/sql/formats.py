@@ -101,7 +101,8 @@ def _check(form: str, columns: Sequence[Column], kafka: tuple[str, ...], at: int
         if "map<" in column.type:
             told = "they may lead to unexpected behavior due to inconsistent serialization"
             shown = f"Key column name: `{column.name}`. Column type: {parse_type(column.type).sql}"
-            message = f"Map keys, including types that contain maps, are not supported as {told}. {shown}"
+            see = "See https://github.com/confluentinc/ksql/issues/6621 for more."
+            message = f"Map keys, including types that contain maps, are not supported as {told}. {shown}. {see}"
             raise Refusal(at, message)
     reason, hint = _unwritable(form, columns, kafka)
     if reason:

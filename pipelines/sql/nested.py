@@ -106,6 +106,8 @@ def _struct(node: StructOf, over: Expressions) -> Value:
     for value in values:
         if value.type.kind == "null":
             raise Refusal(value.at, "NULL has no type", "give it one: CAST(NULL AS STRING)")
+    if not names:
+        raise Refusal(node.at, "STRUCT needs a field", "STRUCT(name := value)")
     pairs = (f"{string_literal(name)}, {value.text}" for name, value in zip(names, values, strict=True))
     type_ = SqlType("struct", inner=tuple(value.type for value in values), names=names)
     return Value(f"named_struct({', '.join(pairs)})", type_, node.at)

@@ -212,6 +212,7 @@ def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
         raise Refusal(select.source.name.at, f"{relation.name} is windowed, by a statement of before: make it again")
     if relation.source.window_type and (clause := select.group_by or select.partition_by) is not None:
         told = "Implicit repartitioning of windowed sources is not supported."
+        told = f"{told} See https://github.com/confluentinc/ksql/issues/4385."
         raise Refusal(clause.at, f"{relation.name} is windowed: {told}", "its rows keep their key and their window")
     if kind == STREAM and is_table:
         at = select.group_by.at if select.group_by is not None else select.source.name.at
@@ -220,7 +221,8 @@ def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
             at, f"GROUP BY and tables give a table: Invalid result type. {told}", "write CREATE TABLE … AS SELECT"
         )
     for call in _aggregates(select) if select.group_by is None else ():
-        raise Refusal(call.at, f"Use of aggregate function {call.function} requires a GROUP BY clause")
+        told = ": Non-aggregate SELECT expression(s) not part of GROUP BY" if select.window is not None else ""
+        raise Refusal(call.at, f"Use of aggregate function {call.function} requires a GROUP BY clause{told}")
     if kind == TABLE and not is_table:
         told = "Your SELECT query produces a STREAM. Please use CREATE STREAM AS SELECT statement instead"
         raise Refusal(select.tail_at, f"a table needs GROUP BY: Invalid result type. {told}", "GROUP BY its key")
