@@ -55,9 +55,9 @@ def _step(aggregate: Aggregate) -> Step:
     most = aggregate.most or 0
     match aggregate.function:
         case "collect_list":
-            return lambda state, value: [*state, value]
+            return lambda state, value: state if most and len(state) >= most else [*state, value]
         case "collect_set":
-            return lambda state, value: state if value in state else [*state, value]
+            return lambda state, value: state if value in state or (most and len(state) >= most) else [*state, value]
         case "count_distinct":
             return lambda state, value: state if value == _NULL or value in state else [*state, value]
         case "earliest_n":

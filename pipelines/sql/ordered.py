@@ -16,6 +16,8 @@ from pipelines.sql.nodes import Call, Node, Number, Truth, unwrapped
 from pipelines.sql.printer import print_tree
 from pipelines.sql.types import BIGINT, BYTES, DOUBLE, NULL, STRING, SqlType, array_of, map_of
 
+# Behind the value they take how many values they keep at most: what a session's setting says is written so.
+LIMITED = ("COLLECT_LIST", "COLLECT_SET")
 _BY_OFFSET = {"LATEST_BY_OFFSET": (LATEST, "latest_n"), "EARLIEST_BY_OFFSET": (EARLIEST, "earliest_n")}
 
 
@@ -37,6 +39,9 @@ def plan_ordered(call: Call, arguments: Sequence[Value]) -> Ordered:
         return _by_offset(call, argument)
     if name in ("TOPK", "TOPKDISTINCT"):
         return _largest(call, arguments)
+    if name in LIMITED and len(arguments) == 2:
+        aggregate = Aggregate("", name.lower(), argument.text, type_.spark, most=_how_many(call.arguments[1]))
+        return Ordered(aggregate, array_of(type_))
     _require_count(call, 1)
     match name:
         case "STDDEV_SAMP" | "STDDEV_SAMPLE":
