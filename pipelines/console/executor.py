@@ -85,9 +85,11 @@ class MetastoreExecutor:
                 return self._changed(text, "", f"{statement.kind.lower()} {statement.name.text}")
             case t.CreateAs():
                 what = f"{statement.kind.lower()} {statement.name.text}"
-                return self._changed(parsed.text, query_pipeline(statement), what)
+                return self._changed(with_defaults(parsed, properties), query_pipeline(statement), what)
             case t.InsertSelect():
                 return self._changed(parsed.text, "", f"rows for {statement.name.text}")
+            case t.AlterSource():
+                return self._changed(parsed.text, "", f"{statement.kind.lower()} {statement.name.text}")
             case t.CreateType():
                 return self._changed(parsed.text, "", f"type {statement.name.text}")
             case t.DropType():

@@ -8,6 +8,7 @@ arithmetic.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from decimal import Decimal
@@ -54,9 +55,9 @@ def _step(aggregate: Aggregate) -> Step:
     most = aggregate.most or 0
     match aggregate.function:
         case "collect_list":
-            return lambda state, value: [*state, value]
+            return lambda state, value: state if most and len(state) >= most else [*state, value]
         case "collect_set":
-            return lambda state, value: state if value in state else [*state, value]
+            return lambda state, value: state if value in state or (most and len(state) >= most) else [*state, value]
         case "count_distinct":
             return lambda state, value: state if value == _NULL or value in state else [*state, value]
         case "earliest_n":
@@ -70,11 +71,12 @@ def _step(aggregate: Aggregate) -> Step:
         case "collect_map":
             return lambda state, value: {**state, **(json.loads(value) or {})}
     distinct = aggregate.function == "topkdistinct"
+    order = _bytes if aggregate.type == "bytes" else _comparable
 
     def largest(state: list[str], value: str) -> list[str]:
         if value == _NULL or (distinct and value in state):
             return state
-        return sorted([*state, value], key=_comparable, reverse=True)[:most]
+        return sorted([*state, value], key=order, reverse=True)[:most]
 
     return largest
 
@@ -108,6 +110,11 @@ def _counted(state: dict[str, int], value: str) -> dict[str, int]:
 def _less(state: dict[str, int], text: str) -> dict[str, int]:
     left = {**state, text: state[text] - 1} if text in state else state
     return {name: count for name, count in left.items() if count}
+
+
+def _bytes(value: str) -> bytes:
+    """Bytes are base64 in JSON."""
+    return base64.b64decode(json.loads(value))
 
 
 def _comparable(value: str) -> Any:

@@ -32,7 +32,7 @@ from pipelines.sql.catalogue import Relation, require
 from pipelines.sql.define import define
 from pipelines.sql.error import Refusal, locate, nearest
 from pipelines.sql.named_types import OWN, with_types
-from pipelines.sql.names import plan_word
+from pipelines.sql.names import column_name, plan_word
 from pipelines.sql.planner import plan_create, plan_insert
 from pipelines.sql.printer import print_tree
 from pipelines.sql.properties import SOURCE_PROPERTIES, check_properties, read_partitions
@@ -69,6 +69,8 @@ class _Decision:
                 return self._drop_type(statement)
             case t.CreateSource():
                 return self._create_source(statement)
+            case t.AlterSource():
+                return self._alter(statement)
             case t.CreateAs():
                 return self._create_as(statement)
             case t.InsertSelect():
@@ -131,6 +133,24 @@ class _Decision:
         given = check_properties(statement.properties, SOURCE_PROPERTIES)
         self.world.require_topic(relation.source.topic, read_partitions(given))
         return Accepted((put_relation(relation),), (relation.name,))
+
+    def _alter(self, statement: t.AlterSource) -> Accepted:
+        """The statement that made it, with more columns. Queries go on with those that they were planned with."""
+        relation = require(self.catalogue, statement.name, statement.kind.lower())
+        if relation.kind != statement.kind:
+            told = f"Incompatible data source type is {relation.kind}, but statement was ALTER {statement.kind}"
+            raise Refusal(statement.name.at, told, f"write ALTER {relation.kind}")
+        made = parse_statement(relation.sql).statement
+        if not isinstance(made, t.CreateSource):
+            hint = "select them: CREATE OR REPLACE"
+            raise Refusal(statement.at, "ALTER command is not supported for CREATE ... AS statements.", hint)
+        known = {column.name for column in relation.source.columns}
+        for column in statement.columns:
+            if column.name.text in known:
+                told = f"Cannot add column `{column.name.text}` to schema. A column with the same name already exists."
+                raise Refusal(column.at, told)
+            known.add(column_name(column.name))
+        return self._create_source(replace(made, columns=(*(made.columns or ()), *statement.columns), or_replace=True))
 
     def _create_as(self, statement: t.CreateAs) -> Accepted:
         if self._taken(statement):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pipelines.metastore.command import NAME_LENGTH_MAX
 from pipelines.sql import SqlError, parse_statement
-from pipelines.sql.tree import Control, CreateAs, CreateSource, CreateType, Drop, DropType, InsertSelect
+from pipelines.sql.tree import AlterSource, Control, CreateAs, CreateSource, CreateType, Drop, DropType, InsertSelect
 from statestore.errors import InvalidInput
 
 DEPLOY, START, STOP, DROP, SQL = "deploy", "start", "stop", "drop", "sql"
@@ -79,7 +79,7 @@ def _defines(text: str) -> bool:
         return False
     if isinstance(found, Control):
         return found.action == "TERMINATE" and found.query is not None
-    return isinstance(found, CreateSource | CreateAs | CreateType | DropType | InsertSelect | Drop)
+    return isinstance(found, CreateSource | CreateAs | AlterSource | CreateType | DropType | InsertSelect | Drop)
 
 
 def require_key(key: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pipelines.plan import Aggregate, GroupKey
+from pipelines.plan import Aggregate, GroupKey, Source
 from pipelines.sql.error import Refusal
-from pipelines.sql.expression import Expressions, RowExpressions
-from pipelines.sql.functions import AGGREGATES, ORDERED_CALLS, UNDOABLE, Value
+from pipelines.sql.expression import Expressions, RowExpressions, misplaced_bound
+from pipelines.sql.functions import AGGREGATES, NESTED_STATES, ORDERED_CALLS, UNDOABLE, Value
 from pipelines.sql.names import WINDOW_BOUNDS, quote
 from pipelines.sql.nodes import Binary, Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
 from pipelines.sql.ordered import plan_ordered
@@ -25,16 +25,33 @@ def has_aggregate(node: Node) -> bool:
 
 def require_undoable(select: Select) -> None:
     """Refuse aggregates of a table that cannot take back what a row counted for before it changed."""
-    nodes = [item.expression for item in select.items if isinstance(item, Item)]
-    calls = [part for node in (*nodes, select.having) if node is not None for part in walk(node)]
-    wrong = [part for part in calls if isinstance(part, Call) and part.function in AGGREGATES]
-    wrong = [call for call in wrong if call.function not in UNDOABLE]
+    wrong = [call for call in _calls(select) if call.function not in UNDOABLE]
     if wrong:
         names = list(dict.fromkeys(call.function for call in wrong))
         listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
         told = f"The aggregation function{'s' if len(names) > 1 else ''} {listed} cannot be applied to a table source"
         hint = f"of a table: {', '.join(UNDOABLE)}"
         raise Refusal(wrong[0].at, f"{told}, only to a stream source.", hint)
+
+
+def require_plain_state(select: Select, source: Source) -> None:
+    """Refuse aggregates whose state ksqlDB cannot write in the source's format: KAFKA has one column, DELIMITED nothing
+    nested."""
+    form = source.value_format
+    if form == "kafka" and select.group_by is not None:
+        told = f"Source(s) {source.name} are using the 'KAFKA' value format. This format does not yet support GROUP BY."
+        raise Refusal(select.group_by.at, told, "copy the stream into one of another format")
+    for call in _calls(select) if form == "delimited" else ():
+        if call.function in NESTED_STATES:
+            told = "One of the functions used in the statement has an intermediate type that the value format can not handle."
+            raise Refusal(call.at, f"{told} Please remove the function or change the format.", "VALUE_FORMAT='JSON'")
+
+
+def _calls(select: Select) -> list[Call]:
+    """The calls of aggregates in SELECT and HAVING."""
+    nodes = [item.expression for item in select.items if isinstance(item, Item)]
+    parts = (part for node in (*nodes, select.having) if node is not None for part in walk(node))
+    return [part for part in parts if isinstance(part, Call) and part.function in AGGREGATES]
 
 
 class ResultExpressions(Expressions):
@@ -77,6 +94,8 @@ class ResultExpressions(Expressions):
 
     def column(self, node: Column) -> Value:
         if self.is_bound(node):
+            if self.place == "HAVING":
+                raise misplaced_bound(node.name.text, node.at)
             return Value(quote(node.name.text), BIGINT, node.at)
         name = self.rows.named(node)
         plural = "expression(s)" if self.item is not None else "expression"

@@ -65,6 +65,7 @@ from pipelines.sql.nodes import (
     Call as CallNode,
 )
 from pipelines.sql.printer import print_tree
+from pipelines.sql.pseudo_time import with_moments
 from pipelines.sql.types import (
     BIGINT,
     BOOLEAN,
@@ -306,6 +307,8 @@ class Expressions:
 
     def _comparison(self, node: Binary, lets_through: bool) -> Value:
         operator, left, right = node.operator, self.value(node.left), self.value(node.right)
+        if self.place == "WHERE":
+            left, right = with_moments((node.left, node.right), (left, right))
         try:
             left, right = self._comparable(left, right, ordered=operator not in ("=", "<>"))
         except Refusal as refusal:
@@ -363,6 +366,8 @@ class Expressions:
 
     def _between(self, node: Between, lets_through: bool) -> Value:
         value, low, high = self.value(node.operand), self.value(node.low), self.value(node.high)
+        if self.place == "WHERE":
+            value, low, high = with_moments((node.operand, node.low, node.high), (value, low, high))
         value, low = self._comparable(value, low, ordered=True)
         value, high = self._comparable(value, high, ordered=True)
         plain = lets_through and not node.negated
@@ -425,7 +430,8 @@ class Expressions:
         target: SqlType = named_type(node.type)
         value = self.value(node.operand)
         if not castable(value.type, target):
-            message = f"Cast of {value.type.sql} to {target.sql} is not supported"
+            clause = "Select" if self.place == "SELECT" else "Predicate"
+            message = f"Invalid {clause}: Cast of {value.type.sql} to {target.sql} is not supported"
             raise Refusal(node.at, f"cannot cast {value.type.kind} to {target.kind}: {message}")
         return Value(value.cast(target), target, node.at)
 
@@ -467,6 +473,13 @@ def negated(value: Value, is_negated: bool) -> Value:
     return Value(f"(NOT {value.text})", BOOLEAN, value.at) if is_negated else value
 
 
+def misplaced_bound(name: str, at: int) -> Refusal:
+    """Why the start or the end of a window may not stand here."""
+    told = f"Window bounds column {name} can only be used in the SELECT clause of windowed aggregations"
+    told = f"{told} and can not be passed to aggregate functions"
+    return Refusal(at, f"window bound {name} may only stand in SELECT of a windowed aggregation: {told}")
+
+
 def condition(text: str, at: int, lets_through: bool) -> Value:
     """A comparison, false instead of NULL where the difference shows."""
     return Value(text if lets_through else f"coalesce({text}, false)", BOOLEAN, at)
@@ -497,11 +510,7 @@ class RowExpressions(Expressions):
         if name in self.types or name in ROW_COLUMNS or (name in WINDOW_BOUNDS and self.source.window_type):
             return name
         if name in WINDOW_BOUNDS:
-            told = f"Window bounds column {name} can only be used in the SELECT clause of windowed aggregations"
-            told = f"{told} and can not be passed to aggregate functions"
-            raise Refusal(
-                at, f"window bound {name} may only stand in SELECT and HAVING of a windowed aggregation: {told}"
-            )
+            raise misplaced_bound(name, at)
         if name in PSEUDO_COLUMNS:
             raise Refusal(
                 at, f"{self.place} column '{name}' cannot be resolved: it is not supported here", "ROWTIME is"

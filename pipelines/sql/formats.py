@@ -14,6 +14,8 @@ KEY_FORMATS = ("kafka", "json", "delimited", "none")
 VALUE_FORMATS = ("json", "delimited", "kafka", "none")
 KAFKA_KEYS = ("string", "int", "bigint", "double")
 KAFKA_VALUES = ("string", "int", "bigint", "double", "bytes")
+# What WRAP_SINGLE_VALUE is where a session's setting says it: bare, if there is one column and the format is JSON.
+BARE_IF_SINGLE = "single"
 _DELIMITERS = {"SPACE": " ", "TAB": "\t"}
 
 
@@ -77,7 +79,9 @@ def checked(
     _check(formats.key, keys, KAFKA_KEYS, at, "key")
     _check(formats.value, values, KAFKA_VALUES, at, "value")
     wrapping = properties.get("WRAP_SINGLE_VALUE")
-    if wrapping is not None:
+    if wrapping is not None and wrapping.value == BARE_IF_SINGLE:
+        formats = replace(formats, wrapped=formats.value != "json" or len(values) != 1)
+    elif wrapping is not None:
         _check_wrapping(formats, values, wrapping)
     return formats
 
@@ -97,7 +101,8 @@ def _check(form: str, columns: Sequence[Column], kafka: tuple[str, ...], at: int
         if "map<" in column.type:
             told = "they may lead to unexpected behavior due to inconsistent serialization"
             shown = f"Key column name: `{column.name}`. Column type: {parse_type(column.type).sql}"
-            message = f"Map keys, including types that contain maps, are not supported as {told}. {shown}"
+            see = "See https://github.com/confluentinc/ksql/issues/6621 for more."
+            message = f"Map keys, including types that contain maps, are not supported as {told}. {shown}. {see}"
             raise Refusal(at, message)
     reason, hint = _unwritable(form, columns, kafka)
     if reason:
@@ -139,7 +144,7 @@ def _wrapped(given: Given | None) -> bool:
     if given is None:
         return True
     text = str(given.value).lower()
-    if text not in ("true", "false"):
+    if text not in ("true", "false", BARE_IF_SINGLE):
         raise Refusal(given.value_at, "WRAP_SINGLE_VALUE is true or false")
     return text == "true"
 

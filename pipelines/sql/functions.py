@@ -46,6 +46,8 @@ SUMMED_CALLS = ("CORRELATION", "SUM_LIST")
 AGGREGATES = ("COUNT", "SUM", "MIN", "MAX", "AVG", *SUMMED_CALLS, *ORDERED_CALLS)
 # Those that can take a value back, as the aggregation of a table needs it.
 UNDOABLE = ("ATTR", "AVG", "COLLECT_LIST", "COUNT", "HISTOGRAM", "STDDEV_SAMP", "STDDEV_SAMPLE", "SUM", *SUMMED_CALLS)
+# Those whose state is no single plain value in ksqlDB.
+NESTED_STATES = frozenset(("AVG", "CORRELATION", *ORDERED_CALLS))
 NOT_DETERMINISTIC = frozenset(
     [
         "CURRENT_DATE",
@@ -270,6 +272,9 @@ def _extreme(function: str) -> Callable[[Call], Value]:
         except Refusal as refusal:
             told = call.ambiguous() if all(v.type.kind == "null" for v in call.arguments) else call.unaccepted()
             raise Refusal(refusal.at, f"{refusal.message}: {told}.", refusal.hint) from refusal
+        exact = {value.type.kind for value in call.arguments if value.type.is_number and value.literal is None}
+        if len(exact) > 1 and "double" not in exact:  # one of them could be any of the others
+            raise Refusal(call.at, f"{call.name} mixes numbers: {call.ambiguous()}.", "use CAST")
         if type_.kind == "boolean":
             raise Refusal(call.arguments[0].at, f"{call.name} needs numbers or strings, not boolean")
         return call.result(f"{function}({', '.join(value.cast(type_) for value in call.arguments)})", type_)

@@ -7,6 +7,7 @@ from pipelines.sql.functions import Call, Scalar, Value, logarithm, shaped
 from pipelines.sql.types import DOUBLE, array_of, decimal
 
 MILES = ("mi", "mile", "miles")
+KILOMETRE_RADIUS, MILE_RADIUS = "6371.0D", "3959.0D"
 KILOMETRES = ("", "km", "kilometer", "kilometers", "kilometre", "kilometres")
 
 
@@ -43,13 +44,20 @@ def _series(call: Call) -> Value:
     return call.result(f"sequence({', '.join(value.cast(type_) for value in texts)})", array_of(type_))
 
 
+def _radius(unit: Value) -> str:
+    """The earth's radius in a unit; NULL is kilometres, and of what is no unit there is none."""
+    word = f"lower(trim({unit.text}))"
+    if unit.words is not None and unit.words.strip().lower() not in (*MILES, *KILOMETRES):
+        raise Refusal(unit.at, "GEO_DISTANCE has no such unit", "'KM' or 'MI'")
+    miles, kilometres = (", ".join(f"'{name}'" for name in names) for names in (MILES, KILOMETRES))
+    in_kilometres = f"{unit.text} IS NULL OR {word} IN ({kilometres})"
+    return f"CASE WHEN {in_kilometres} THEN {KILOMETRE_RADIUS} WHEN {word} IN ({miles}) THEN {MILE_RADIUS} END"
+
+
 def _distance(call: Call) -> Value:
     """GEO_DISTANCE between two places in degrees, on a sphere, in kilometres or miles."""
     lat1, lon1, lat2, lon2 = (call.want(index, "number").cast(DOUBLE) for index in range(4))
-    unit = call.want(4, "string").words if len(call.arguments) == 5 else "KM"
-    if unit is None or unit.strip().lower() not in (*MILES, *KILOMETRES):
-        raise Refusal(call.arguments[4].at, "GEO_DISTANCE needs a literal unit", "'KM' or 'MI'")
-    radius = "3959.0D" if unit.strip().lower() in MILES else "6371.0D"
+    radius = _radius(call.want(4, "string")) if len(call.arguments) == 5 else KILOMETRE_RADIUS
     half = (
         f"(pow(sin(radians({lat2} - {lat1}) / 2), 2)"
         f" + cos(radians({lat1})) * cos(radians({lat2})) * pow(sin(radians({lon2} - {lon1}) / 2), 2))"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from zoneinfo import available_timezones
 
 from pipelines.sql.error import Refusal
 from pipelines.sql.functions import Call, Scalar, Value, shaped
 from pipelines.sql.types import BIGINT, DATE, INT, STRING, TIME, TIMESTAMP, SqlType
+from pipelines.sql.zone_text import shows_zone, zoned_text
 
 UNITS_MS = {"MILLISECONDS": 1, "SECONDS": 1_000, "MINUTES": 60_000, "HOURS": 3_600_000, "DAYS": 86_400_000}
 UNITS_MS |= {unit.removesuffix("S"): ms for unit, ms in UNITS_MS.items()}
@@ -35,7 +37,16 @@ def _pattern(call: Call, index: int) -> str:
 def _format_timestamp(kind: str) -> Callable[[Call], Value]:
     def build(call: Call) -> Value:
         ms = call.want(0, kind).text
-        return call.result(f"date_format({_in_zone(ms, call, 2)}, {_pattern(call, 1)})", STRING)
+        moment, pattern = _in_zone(ms, call, 2), call.want(1, "string")
+        zone = call.arguments[2].words if len(call.arguments) > 2 else None
+        if (
+            zone is not None
+            and zone in available_timezones()
+            and pattern.words is not None
+            and shows_zone(pattern.words)
+        ):
+            return call.result(zoned_text(moment, ms, pattern.words, zone), STRING)
+        return call.result(f"date_format({moment}, {pattern.text})", STRING)
 
     return build
 

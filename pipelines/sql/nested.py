@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from pipelines.sql.error import Refusal, nearest
+from pipelines.sql.failing import failure
 from pipelines.sql.functions import Value, string_literal
 from pipelines.sql.names import quote
 from pipelines.sql.nodes import ArrayOf, Call, Field, Index, Lambda, MapOf, Node, StructOf
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 # ksqlDB says so too.
 SEE = "(see https://github.com/confluentinc/ksql/issues/4239)."
 CASTED = "As a workaround, you may cast a NULL value to the desired type."
+_Made = TypeVar("_Made")
 LAMBDAS = ("TRANSFORM", "FILTER", "REDUCE")
 
 
@@ -103,6 +106,8 @@ def _struct(node: StructOf, over: Expressions) -> Value:
     for value in values:
         if value.type.kind == "null":
             raise Refusal(value.at, "NULL has no type", "give it one: CAST(NULL AS STRING)")
+    if not names:
+        raise Refusal(node.at, "STRUCT needs a field", "STRUCT(name := value)")
     pairs = (f"{string_literal(name)}, {value.text}" for name, value in zip(names, values, strict=True))
     type_ = SqlType("struct", inner=tuple(value.type for value in values), names=names)
     return Value(f"named_struct({', '.join(pairs)})", type_, node.at)
@@ -126,12 +131,25 @@ def build_lambda_call(node: Call, over: Expressions) -> Value:
         return _transformed_map(node, operand, lambdas, over)
     bodies = [_body(each, operand.type.inner, over) for each in lambdas]
     texts = [f"{_listed(names)} -> {body.text}" for names, body in bodies]
-    if node.function == "FILTER":
-        if bodies[0][1].type != BOOLEAN:
-            raise Refusal(lambdas[0].at, "FILTER needs a condition")
-        name = "filter" if operand.type.kind == "array" else "map_filter"
-        return Value(f"{name}({operand.text}, {texts[0]})", operand.type, node.at)
-    return Value(f"transform({operand.text}, {texts[0]})", array_of(bodies[0][1].type), node.at)
+    if node.function == "FILTER" and bodies[0][1].type != BOOLEAN:
+        raise Refusal(lambdas[0].at, "FILTER needs a condition")
+    if node.function == "TRANSFORM":
+        name, type_ = "transform", array_of(bodies[0][1].type)
+    else:
+        name, type_ = "filter" if operand.type.kind == "array" else "map_filter", operand.type
+    return Value(_unless_failed(f"{name}({operand.text}, {texts[0]})", operand, lambdas, over), type_, node.at)
+
+
+def _unless_failed(text: str, operand: Value, lambdas: list[Lambda], over: Expressions) -> str:
+    """The text, or NULL where a lambda function fails for one of the items or entries."""
+    over.depth += 1
+    item = f"__v{over.depth}_0"
+    names, items = [item], operand.text
+    if operand.type.kind == "map":
+        names, items = [f"{item}.key", f"{item}.value"], f"map_entries({operand.text})"
+    found = [_bound(each, names, operand.type.inner, over, failure) for each in lambdas]
+    failures = " OR ".join(each for each in found if each is not None)
+    return f"CASE WHEN NOT exists({items}, {item} -> {failures}) THEN {text} END" if failures else text
 
 
 def _transformed_map(node: Call, operand: Value, lambdas: list[Lambda], over: Expressions) -> Value:
@@ -146,7 +164,8 @@ def _transformed_map(node: Call, operand: Value, lambdas: list[Lambda], over: Ex
     entries = f"__t{over.depth}"
     keys = f"array_compact(transform({entries}, {entry} -> {entry}.key))"
     proper = f"CASE WHEN size(array_distinct({keys})) = size({entries}) THEN map_from_entries({entries}) END"
-    return Value(f"transform(array({made}), {entries} -> {proper})[0]", type_, node.at)
+    text = _unless_failed(f"transform(array({made}), {entries} -> {proper})[0]", operand, lambdas, over)
+    return Value(text, type_, node.at)
 
 
 def _listed(names: list[str]) -> str:
@@ -179,6 +198,17 @@ def _body(node: Lambda, types: tuple[SqlType, ...], over: Expressions) -> tuple[
 
 def _bound_body(node: Lambda, texts: list[str], types: tuple[SqlType, ...], over: Expressions) -> Value:
     """The body with the function's names standing for `texts`."""
+    return _bound(node, texts, types, over, lambda body, expressions: expressions.value(body))
+
+
+def _bound(
+    node: Lambda,
+    texts: list[str],
+    types: tuple[SqlType, ...],
+    over: Expressions,
+    made: Callable[[Node, Expressions], _Made],
+) -> _Made:
+    """What is made of the body while the function's names stand for `texts`."""
     if len(node.names) != len(types):
         raise Refusal(node.at, f"the lambda function takes {len(types)} values, not {len(node.names)}")
     outer = dict(over.bound)
@@ -186,6 +216,6 @@ def _bound_body(node: Lambda, texts: list[str], types: tuple[SqlType, ...], over
         name.text: Value(text, type_, node.at) for name, text, type_ in zip(node.names, texts, types, strict=True)
     }
     try:
-        return over.value(node.body)
+        return made(node.body, over)
     finally:
         over.bound = outer

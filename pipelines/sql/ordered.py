@@ -13,8 +13,11 @@ from pipelines.plan import EARLIEST, LATEST, Aggregate
 from pipelines.sql.error import Refusal
 from pipelines.sql.functions import Value
 from pipelines.sql.nodes import Call, Node, Number, Truth, unwrapped
-from pipelines.sql.types import BIGINT, DOUBLE, NULL, STRING, SqlType, array_of, map_of
+from pipelines.sql.printer import print_tree
+from pipelines.sql.types import BIGINT, BYTES, DOUBLE, NULL, STRING, SqlType, array_of, map_of
 
+# Behind the value they take how many values they keep at most: what a session's setting says is written so.
+LIMITED = ("COLLECT_LIST", "COLLECT_SET")
 _BY_OFFSET = {"LATEST_BY_OFFSET": (LATEST, "latest_n"), "EARLIEST_BY_OFFSET": (EARLIEST, "earliest_n")}
 
 
@@ -36,6 +39,9 @@ def plan_ordered(call: Call, arguments: Sequence[Value]) -> Ordered:
         return _by_offset(call, argument)
     if name in ("TOPK", "TOPKDISTINCT"):
         return _largest(call, arguments)
+    if name in LIMITED and len(arguments) == 2:
+        aggregate = Aggregate("", name.lower(), argument.text, type_.spark, most=_how_many(call.arguments[1]))
+        return Ordered(aggregate, array_of(type_))
     _require_count(call, 1)
     match name:
         case "STDDEV_SAMP" | "STDDEV_SAMPLE":
@@ -67,8 +73,9 @@ def _largest(call: Call, arguments: Sequence[Value]) -> Ordered:
     name, first, others = call.function, arguments[0], arguments[1:-1]
     if len(arguments) < 2 or (others and name == "TOPKDISTINCT"):
         _require_count(call, 2)
-    if not (first.type.is_number or first.type.is_time or first.type == STRING):
-        raise Refusal(first.at, f"{name} needs numbers, times or strings, this is {first.type.sql}")
+    plain = first.type.is_number or first.type.is_time or first.type == STRING
+    if not plain and (others or first.type != BYTES):
+        raise Refusal(first.at, f"{name} needs numbers, times, strings or bytes, this is {first.type.sql}")
     text, type_ = first.text, first.type
     if others:
         names = ("sort_col", *(f"col{number}" for number in range(len(others))))
@@ -92,7 +99,10 @@ def _by_offset(call: Call, argument: Value) -> Ordered:
     if options:
         flag = options.pop(0)
         if not isinstance(flag, Truth):
-            raise Refusal(flag.at, f"{call.function} takes a literal number of values, then true or false")
+            place = len(call.arguments) - len(options)
+            told = f"Parameter {place} passed to function {call.function} must be a literal constant"
+            message = f"{told}, but was expression: '{print_tree(flag)}'"
+            raise Refusal(flag.at, message, "a literal number of values, then true or false")
         nulls = not flag.value
     if options:
         raise Refusal(options[0].at, f"{call.function} takes at most 3 arguments")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipelines.plan import EVERY_RECORD, LISTS, Column, Output, Query, Source
-from pipelines.sql.aggregation import require_undoable
+from pipelines.sql.aggregation import require_plain_state, require_undoable
 from pipelines.sql.casting import cast_text
 from pipelines.sql.catalogue import Catalogue, Relation, require
 from pipelines.sql.define import read_timestamp
@@ -200,6 +200,7 @@ def _compute(select: Select, kind: str, catalogue: Catalogue, target: str) -> tu
         rows = RowExpressions(relation.source, alias.text)
         plan = plan_projection if select.group_by is None else plan_table
         computed = plan(select, rows, target=target)
+        _refuse_final(select)
     except RecursionError:
         raise Refusal(select.at, "an expression is nested too deeply") from None
     return computed, replace(relation, source=replace(relation.source, places=rows.places))
@@ -211,6 +212,7 @@ def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
         raise Refusal(select.source.name.at, f"{relation.name} is windowed, by a statement of before: make it again")
     if relation.source.window_type and (clause := select.group_by or select.partition_by) is not None:
         told = "Implicit repartitioning of windowed sources is not supported."
+        told = f"{told} See https://github.com/confluentinc/ksql/issues/4385."
         raise Refusal(clause.at, f"{relation.name} is windowed: {told}", "its rows keep their key and their window")
     if kind == STREAM and is_table:
         at = select.group_by.at if select.group_by is not None else select.source.name.at
@@ -219,7 +221,8 @@ def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
             at, f"GROUP BY and tables give a table: Invalid result type. {told}", "write CREATE TABLE … AS SELECT"
         )
     for call in _aggregates(select) if select.group_by is None else ():
-        raise Refusal(call.at, f"Use of aggregate function {call.function} requires a GROUP BY clause")
+        told = ": Non-aggregate SELECT expression(s) not part of GROUP BY" if select.window is not None else ""
+        raise Refusal(call.at, f"Use of aggregate function {call.function} requires a GROUP BY clause{told}")
     if kind == TABLE and not is_table:
         told = "Your SELECT query produces a STREAM. Please use CREATE STREAM AS SELECT statement instead"
         raise Refusal(select.tail_at, f"a table needs GROUP BY: Invalid result type. {told}", "GROUP BY its key")
@@ -227,6 +230,8 @@ def _check_clauses(select: Select, kind: str, relation: Relation) -> None:
         if select.window is not None:
             raise Refusal(select.window.at, "Windowing not supported for table aggregations.")
         require_undoable(select)
+    if select.group_by is not None:
+        require_plain_state(select, relation.source)
     if relation.kind == TABLE:
         _refuse_table_functions(select)
     if kind == TABLE and select.partition_by is not None:
@@ -246,9 +251,15 @@ def _refuse_table_functions(select: Select) -> None:
             raise Refusal(call.at, "Table source is not supported with table functions")
 
 
-def _check_end(select: Select) -> None:
+def _refuse_final(select: Select) -> None:
+    """After all that ksqlDB would refuse, too."""
     if select.emit == FINAL:
         raise Refusal(select.emit_at, "EMIT FINAL is not supported", "only EMIT CHANGES is")
+
+
+def _check_end(select: Select) -> None:
+    if select.emit == FINAL and select.window is None:
+        raise Refusal(select.emit_at, "EMIT FINAL is only supported for windowed aggregations.", "only EMIT CHANGES is")
     if select.limit is not None:
         raise Refusal(select.limit_at, "LIMIT is not supported: a result is never complete")
 

@@ -144,6 +144,10 @@ def _create_source(node: t.CreateSource) -> str:
     return _head(node) + (f" ({_list(node.columns)})" if node.columns else "") + _with(node.properties)
 
 
+def _alter(node: t.AlterSource) -> str:
+    return f"ALTER {node.kind} {_name(node.name)} {', '.join(f'ADD COLUMN {_column_def(c)}' for c in node.columns)}"
+
+
 def _column_def(node: t.ColumnDef) -> str:
     bare = NAME.fullmatch(node.field) or DIGIT_NAME.fullmatch(node.field)
     plain = bare and node.field.upper() == node.name.text and node.name.text not in RESERVED
@@ -223,6 +227,7 @@ _PRINTERS: dict[type[Node], Callable[..., str]] = {
     ),
     t.ColumnDef: _column_def,
     t.CreateSource: _create_source,
+    t.AlterSource: _alter,
     t.CreateAs: lambda node: f"{_head(node)}{_with(node.properties)} AS {_select(node.query)}",
     t.InsertSelect: lambda node: f"INSERT INTO {_name(node.name)}{_with(node.properties)} {_select(node.query)}",
     t.InsertValues: _insert_values,

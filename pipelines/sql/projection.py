@@ -21,7 +21,7 @@ def plan_projection(select: Select, rows: RowExpressions, *, target: str = "") -
     if select.having is not None:
         raise Refusal(select.tail_at, "HAVING needs GROUP BY", "use WHERE")
     if select.window is not None:
-        raise Refusal(select.window.at, "WINDOW needs GROUP BY")
+        raise Refusal(select.window.at, "WINDOW clause requires a GROUP BY clause.")
     rows.tables = TableCalls()
     rows.place = "WHERE"
     where = rows.boolean(select.where, "WHERE") if select.where is not None else None

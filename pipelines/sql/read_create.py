@@ -11,6 +11,7 @@ from pipelines.sql.read_type import read_type
 from pipelines.sql.script import Cursor
 from pipelines.sql.tree import (
     TABLE,
+    AlterSource,
     ColumnDef,
     CreateAs,
     CreateSource,
@@ -65,6 +66,23 @@ def _create_type(cursor: Cursor, at: int) -> Statement:
     name = cursor.name("a type's name")
     cursor.expect("AS")
     return CreateType(name, read_type(cursor), if_not_exists, at=at)
+
+
+def read_alter(cursor: Cursor, at: int) -> Statement:
+    """ALTER STREAM|TABLE name ADD [COLUMN] column TYPE, …; the cursor stands behind ALTER."""
+    kind = cursor.word()
+    if kind not in ("STREAM", "TABLE"):
+        hint = nearest(kind, ["STREAM", "TABLE"])
+        raise Refusal(cursor.at, f"expected STREAM or TABLE, found {cursor.shown}", hint)
+    cursor.index += 1
+    name = cursor.name("a stream or table")
+    columns: list[ColumnDef] = []
+    while not columns or cursor.accept_type(TokenType.COMMA):
+        cursor.expect("ADD")
+        cursor.accept("COLUMN")
+        column = cursor.name("a column")
+        columns.append(ColumnDef(column, column.written, read_type(cursor), "", at=column.at))
+    return AlterSource(kind, name, tuple(columns), at=at)
 
 
 def read_columns(cursor: Cursor, kind: str) -> tuple[ColumnDef, ...]:

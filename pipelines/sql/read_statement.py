@@ -8,7 +8,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.names import Name
-from pipelines.sql.read_create import read_create, read_properties_if_any
+from pipelines.sql.read_create import read_alter, read_create, read_properties_if_any
 from pipelines.sql.read_expression import read_expression
 from pipelines.sql.read_select import read_select
 from pipelines.sql.script import Cursor
@@ -29,7 +29,6 @@ from pipelines.sql.tree import (
 
 SHOWN = ("STREAMS", "TABLES", "QUERIES", "TOPICS", "PROPERTIES", "FUNCTIONS", "TYPES", "VARIABLES")
 NOT_YET = {
-    "ALTER": "ALTER is not supported yet: use CREATE OR REPLACE",
     "ASSERT": "ASSERT is not supported here, it belongs into a test: mismatched input 'ASSERT'",
     "PRINT": "PRINT is not supported yet",
     "RUN": "RUN SCRIPT is not supported here: give the file with -f",
@@ -152,6 +151,7 @@ def _undefine(cursor: Cursor, at: int) -> Statement:
 
 
 READERS: dict[str, Callable[[Cursor, int], Statement]] = {
+    "ALTER": read_alter,
     "CREATE": read_create,
     "DEFINE": _define,
     "DESCRIBE": _describe,

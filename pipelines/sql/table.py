@@ -162,6 +162,8 @@ def name_columns(items: tuple[Item, ...], rows: RowExpressions, bounds: tuple[st
         at = alias.at if alias else item.at
         if name is not None and name.upper() in PSEUDO_COLUMNS:
             told = f"Reserved column name in select: `{name}`. Please remove or alias the column."
+            if alias is not None:
+                told = f"`{name}` is a reserved column name. You cannot use it as an alias for a column."
             raise Refusal(at, f"{name} is a reserved column name: {told}", "give it another with AS")
         if name is not None and name.upper() in taken:
             hint = "names that differ only in case are one name"

@@ -147,6 +147,15 @@ class CreateSource(Statement):
 
 
 @dataclass(frozen=True)
+class AlterSource(Statement):
+    """ALTER STREAM or TABLE: columns that are added behind the others."""
+
+    kind: str
+    name: Name
+    columns: tuple[ColumnDef, ...]
+
+
+@dataclass(frozen=True)
 class CreateAs(Statement):
     """CREATE STREAM or TABLE … AS SELECT."""
 

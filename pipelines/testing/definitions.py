@@ -95,13 +95,13 @@ class Definitions:
     def execute(self, parsed: Parsed) -> None:
         """Take in one statement that defines, drops or ends something. Raises `SqlError` and `InvalidInput`."""
         match parsed.statement:
-            case t.CreateSource():
+            case t.CreateSource() | t.CreateAs():
                 self._decide(with_defaults(parsed, self._properties))
             case t.SetProperty(name=name, value=None):
                 self._properties.pop(name, None)
             case t.SetProperty(name=name, value=str(value)):
                 self._properties[name] = value
-            case t.CreateAs() | t.CreateType() | t.DropType() | t.InsertSelect():
+            case t.AlterSource() | t.CreateType() | t.DropType() | t.InsertSelect():
                 self._decide(parsed.text)
             case t.Drop(name=name):
                 relation = self.catalogue.find(name.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,24 @@ class Number(float):
         number = super().__new__(cls, text)
         number.text = text
         return number
+
+
+class Delimited(str):
+    """A line of fields in the format DELIMITED, with what is between them."""
+
+    delimiter: str
+
+    def __new__(cls, text: str, delimiter: str) -> Delimited:
+        """A text that knows its delimiter."""
+        line = super().__new__(cls, text)
+        line.delimiter = delimiter
+        return line
+
+    @property
+    def bare(self) -> str:
+        """The line without quotes around its first field, if that can be read without them."""
+        mark = re.escape(self.delimiter)
+        return re.sub(rf'^"([^"\r\n{mark}]+)"(?={mark}|$)', r"\1", self)
 
 
 def _record(fields: Any, path: Path) -> Record:

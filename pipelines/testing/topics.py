@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines import kafka_format
 from pipelines.plan import Column, Source
-from pipelines.testing.records import Number, Record, Window
+from pipelines.testing.records import Delimited, Number, Record, Window
 from statestore.errors import InvalidInput
 
 
@@ -47,8 +47,8 @@ class Topic:
         source = self.source
         keys = [column for column in source.columns if column.key]
         values = [column for column in source.columns if not column.key]
-        key = _json(stored.key, source.key_format, keys)
-        value = _json(stored.value, source.value_format, values)
+        key = _json(stored.key, source.key_format, keys, source.key_delimiter)
+        value = _json(stored.value, source.value_format, values, source.value_delimiter)
         return Record(source.topic, key, value, stored.time_ms, stored.window)
 
 
@@ -86,10 +86,12 @@ def _dump(value: Any) -> str:
     return json.dumps(value)
 
 
-def _json(raw: bytes | None, form: str, columns: list[Column]) -> Any:
+def _json(raw: bytes | None, form: str, columns: list[Column], delimiter: str) -> Any:
     if raw is None:
         return None
     if form == "json":
         return json.loads(raw, parse_float=Number)
+    if form == "delimited":
+        return Delimited(raw.decode(errors="replace"), delimiter)
     kind = columns[0].type if columns and form == "kafka" else "string"
     return raw.decode(errors="replace") if kind == "string" else kafka_format.decode(raw, kind)

@@ -93,7 +93,10 @@ def test_a_session_from_definitions_to_rows(sql: Shell, settings: Settings, kafk
     plain = "CREATE STREAM @plain (shop VARCHAR KEY, n INT) WITH (kafka_topic='@in');"
     with pytest.raises(SqlError, match=r"default\.format\.value"):
         sql(plain)
-    sql(f"SET 'ksql.persistence.default.format.value' = 'JSON'; {plain} DROP STREAM @plain;")
+    sql(f"SET 'ksql.persistence.default.format.value' = 'JSON'; {plain}")
+    sql("ALTER STREAM @plain ADD COLUMN extra STRING;")
+    assert "EXTRA" in str(sql("DESCRIBE @plain;"))
+    sql("DROP STREAM @plain;")
     with pytest.raises(SqlError, match="changed, missing or reordered"):
         sql("CREATE OR REPLACE STREAM @in (a INT) WITH (kafka_topic='@in', value_format='json');")
 

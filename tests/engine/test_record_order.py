@@ -201,15 +201,17 @@ def test_the_deviation_is_that_of_all_values_so_far(kind: str, data: st.DataObje
 
 def test_what_lists_keep() -> None:
     kept = {
-        "collect_list": '["1","null","2","1"]',
-        "collect_set": '["1","null","2"]',
-        "count_distinct": '["1","2"]',
-        "earliest_n": '["1","2"]',
-        "latest_n": '["2","1"]',
-        "topk": '["2","1"]',
-        "topkdistinct": '["2","1"]',
+        ("collect_list", None): '["1","null","2","1"]',
+        ("collect_list", 2): '["1","null"]',
+        ("collect_set", None): '["1","null","2"]',
+        ("collect_set", 2): '["1","null"]',
+        ("count_distinct", None): '["1","2"]',
+        ("earliest_n", 2): '["1","2"]',
+        ("latest_n", 2): '["2","1"]',
+        ("topk", 2): '["2","1"]',
+        ("topkdistinct", 2): '["2","1"]',
     }
-    aggregates = tuple(Aggregate(f"A{n}", name, "`X`", "bigint", most=2) for n, name in enumerate(kept))
+    aggregates = tuple(Aggregate(f"A{n}", name, "`X`", "bigint", most=most) for n, (name, most) in enumerate(kept))
     order = RecordOrder(replace(QUERY, aggregates=aggregates, emission=ON_COMMIT))
     rows = table([Input(0, n, n, "k", None, None, None, None) for n in range(4)])
     rows = rows.drop_columns([name for name in rows.column_names if name.startswith("__a_")])

@@ -163,7 +163,7 @@ CLAUSES = [
     (query("a, COUNT(*)", "FROM s GROUP BY a ▼ORDER BY a EMIT CHANGES;"), "ORDER BY is not supported"),
     (query("a, COUNT(*)", "FROM s GROUP BY a ▼UNION SELECT a EMIT CHANGES;"), "UNION is not supported"),
     (query("a, COUNT(*)", "FROM s GROUP BY a EMIT CHANGES ▼LIMIT 3;"), "LIMIT is not supported"),
-    (query("a, COUNT(*)", "FROM s GROUP BY a EMIT ▼FINAL;"), "EMIT FINAL is not supported"),
+    (query("a, COUNT(*)", "FROM s GROUP BY a EMIT ▼FINAL;"), "EMIT FINAL is only supported for windowed aggregations"),
     (query("a, COUNT(*)", "FROM s GROUP BY a EMIT ▼CHANGE;"), "expected CHANGES"),
     (query("a, COUNT(*)", "FROM s GROUP BY a EMIT CHANGES ▼x;"), "expected ;"),
     (query("a, ▼COUNT(*)", "FROM s EMIT CHANGES;"), "COUNT requires a GROUP BY clause"),
@@ -326,7 +326,10 @@ EXPRESSIONS = [
 PROJECTIONS = [
     (projected("k, a", "FROM s ▼GROUP BY a EMIT CHANGES;"), "query produces a TABLE"),
     (projected("k, a", "FROM s ▼HAVING a > 1 EMIT CHANGES;"), "HAVING needs GROUP BY"),
-    (projected("k, a", "FROM s ▼WINDOW TUMBLING (SIZE 1 HOUR) EMIT CHANGES;"), "WINDOW needs GROUP BY"),
+    (
+        projected("k, a", "FROM s ▼WINDOW TUMBLING (SIZE 1 HOUR) EMIT CHANGES;"),
+        "WINDOW clause requires a GROUP BY clause",
+    ),
     (projected("k, ▼COUNT(*)"), "COUNT requires a GROUP BY"),
     (projected("a").replace("SELECT", "▼SELECT"), "key missing from projection"),
     (projected("k, a", "FROM s PARTITION BY ▼b EMIT CHANGES;"), "key missing from projection"),
@@ -336,7 +339,7 @@ PROJECTIONS = [
     (projected("k, ▼x.*"), "X is not a source of this query"),
     (projected("k, a, ▼a"), "column A is in the result twice"),
     (projected("k, ▼NULL AS x"), "NULL has no type"),
-    (projected("k, a", "FROM s EMIT ▼FINAL;"), "EMIT FINAL is not supported"),
+    (projected("k, a", "FROM s EMIT ▼FINAL;"), "EMIT FINAL is only supported for windowed aggregations"),
     (projected("k, a", "FROM s EMIT CHANGES ▼LIMIT 3;"), "LIMIT is not supported"),
     (projected("k, a", "FROM s WHERE a = 1 ▼b;"), "expected EMIT CHANGES, found B"),
     (projected("k, a", properties="WITH (emit=▼'sometimes')"), "EMIT is 'commit' or 'every-record'"),
@@ -362,7 +365,7 @@ WINDOWS = [
         ("WINDOW TUMBLING (SIZE 1 HOUR ▼FOO 1 DAY)", "expected , or )"),
     ]
 ] + [
-    (query("a, COUNT(*), ▼WINDOWSTART AS ws"), "SELECT and HAVING of a windowed aggregation"),
+    (query("a, COUNT(*), ▼WINDOWSTART AS ws"), "only stand in SELECT of a windowed aggregation"),
     (query("a, COUNT(*), ▼WINDOWEND", "FROM s WINDOW TUMBLING (SIZE 1 DAY) GROUP BY a EMIT CHANGES;"), "reserved"),
     *(
         (query("a, COUNT(*)", f"FROM s WINDOW TUMBLING (SIZE 1 DAY) {rest} EMIT CHANGES;"), "a windowed aggregation")
@@ -370,6 +373,7 @@ WINDOWS = [
             "WHERE ▼windowstart > 3 GROUP BY a",
             "GROUP BY a, ▼WINDOWEND",
             "GROUP BY a HAVING MAX(▼WINDOWEND) > 1",
+            "GROUP BY a HAVING ▼WINDOWSTART > 1",
         )
     ),
 ]

@@ -86,10 +86,10 @@ NUMBERS = [
     ("SQRT(m)", math.nan),
     ("LN(1)", 0.0),
     ("EXP(0)", 1.0),
-    ("GREATEST(a, b, nb)", 10_000_000_000),
+    ("GREATEST(CAST(a AS BIGINT), b, nb)", 10_000_000_000),
     ("GREATEST(a, d)", 7.0),
-    ("LEAST(a, m)", Decimal("-3.25")),
-    ("LEAST(na, nb)", None),
+    ("LEAST(CAST(a AS DECIMAL(10, 2)), m)", Decimal("-3.25")),
+    ("LEAST(na, CAST(nb AS INT))", None),
     ("rowtime / 1000", 1_700_000_000),
 ]
 STRINGS = [

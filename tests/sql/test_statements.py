@@ -51,6 +51,10 @@ PRINTED = [
     ("insert into s values (TRUE, .5)", "INSERT INTO S VALUES (TRUE, 0.5)"),
     ("drop stream if exists s delete topic", "DROP STREAM IF EXISTS S DELETE TOPIC"),
     ("drop table t", "DROP TABLE T"),
+    (
+        "alter stream s add a int, add column `b` array<string>",
+        "ALTER STREAM S ADD COLUMN a INT, ADD COLUMN `b` ARRAY<STRING>",
+    ),
     ("terminate csas_o_3", "TERMINATE CSAS_O_3"),
     ("terminate all", "TERMINATE ALL"),
     ("pause `csas_o`", "PAUSE CSAS_O"),
@@ -107,7 +111,9 @@ def test_a_tree_holds_what_the_statement_says() -> None:
 
 
 REFUSED = [
-    ("▼ALTER STREAM s ADD COLUMN a INT;", "ALTER is not supported yet"),
+    ("ALTER ▼STREM s ADD COLUMN a INT;", "did you mean STREAM?"),
+    ("ALTER STREAM s ▼DROP COLUMN a;", "expected ADD"),
+    ("ALTER STREAM s ADD a INT ▼KEY;", "expected ; found KEY"),
     ("▼DORP STREAM s;", "did you mean DROP?"),
     ("▼x;", "expected a statement, found X"),
     ("DROP ▼STREM s;", "did you mean STREAM?"),

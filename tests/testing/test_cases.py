@@ -61,6 +61,8 @@ def test_the_command_tells_of_each_case_in_a_line_and_fails_if_one_does(tmp_path
     (write(tmp_path / "crashes", COPY, [RECORD]) / "output.json").write_text("[]")
     accepted = write(tmp_path / "accepted", COPY, [RECORD])
     (accepted / "error.txt").write_text("")
+    other = write(tmp_path / "other", f"{STREAM} CREATE STREAM o AS SELECT b FROM s;")
+    (other / "error.txt").write_text("Line: 1, Col: 9: SELECT column 'C' cannot be resolved")
     early = write(tmp_path / "early", f"CREATE STREAM o AS SELECT * FROM s; {STREAM}")
     (early / "error.txt").write_text("")
     result = CliRunner().invoke(app, ["test", str(tmp_path), "--json"])
@@ -74,6 +76,7 @@ def test_the_command_tells_of_each_case_in_a_line_and_fails_if_one_does(tmp_path
     assert "not of the format" in told["crashes"]["error"]
     assert "no statement is refused" == told["accepted"]["error"]
     assert "not the last one" in told["early"]["error"]
+    assert "does not say" in told["other"]["error"] and "SELECT column 'B'" in told["other"]["error"]
 
 
 def test_the_command_takes_three_files(tmp_path: Path) -> None:

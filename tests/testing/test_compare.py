@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.testing.compare import difference, equal
-from pipelines.testing.records import Number, Record, Window, read_records
+from pipelines.testing.records import Delimited, Number, Record, Window, read_records
 from statestore.errors import InvalidInput
 
 ONE = Record("t", 1, {"A": 1}, 10, None, None)
@@ -24,6 +24,8 @@ ONE = Record("t", 1, {"A": 1}, 10, None, None)
         ("10.10", Number("10.100")),
         (Number("0.3"), Number("0.30000000000000004")),
         ([1, {"a": None}], [1, {"a": None}]),
+        ("-1,b", Delimited('"-1",b', ",")),
+        ('"-1"', Delimited("-1", ",")),
     ],
 )
 def test_equal(wanted: object, actual: object) -> None:
@@ -41,6 +43,10 @@ def test_equal(wanted: object, actual: object) -> None:
         ({"A": 1}, {"A": 1, "B": 2}),
         ({"A": 1}, {"a": 1}),
         ([1, 2], [2, 1]),
+        ("a,b", Delimited('"a,b"', ",")),
+        ("a,b", Delimited('a,"b"', ",")),
+        ('a"', Delimited('"a"""', "|")),
+        ("", Delimited('""', ",")),
         (Number("1.01"), Number("1.02")),
     ],
 )

@@ -1,0 +1,10 @@
+SET 'ksql.persistence.wrap.single.values' = 'false';
+CREATE STREAM t (k STRING KEY, a INT) WITH (kafka_topic='t', value_format='JSON');
+CREATE STREAM u (k STRING KEY, a INT) WITH (kafka_topic='u', value_format='DELIMITED');
+CREATE STREAM bare AS SELECT * FROM t;
+CREATE STREAM named WITH (wrap_single_value=true) AS SELECT * FROM t;
+CREATE STREAM two AS SELECT k, a, a + 1 AS b FROM t;
+CREATE STREAM line AS SELECT * FROM u;
+CREATE TABLE counts AS SELECT k, COUNT(*) AS n FROM t GROUP BY k;
+UNSET 'ksql.persistence.wrap.single.values';
+CREATE STREAM again AS SELECT * FROM bare;

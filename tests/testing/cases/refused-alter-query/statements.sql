@@ -1,0 +1,3 @@
+CREATE STREAM a (k STRING KEY, name VARCHAR) WITH (kafka_topic='t', value_format='JSON');
+CREATE STREAM b AS SELECT * FROM a;
+ALTER STREAM b ADD COLUMN foo STRING;

@@ -1,0 +1,2 @@
+CREATE STREAM t (k STRING KEY, i INT, b BIGINT, d DECIMAL(9, 2), x DOUBLE) WITH (kafka_topic='t', value_format='JSON');
+CREATE STREAM o AS SELECT k, i FROM t WHERE CAST(i AS ARRAY<INT>)[1] > 1;

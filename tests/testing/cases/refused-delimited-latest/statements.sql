@@ -1,0 +1,2 @@
+CREATE STREAM t (k STRING KEY, a INT) WITH (kafka_topic='t', value_format='DELIMITED');
+CREATE TABLE o AS SELECT k, LATEST_BY_OFFSET(a) AS x FROM t GROUP BY k;

@@ -1,0 +1,2 @@
+CREATE STREAM t (k STRING KEY, a STRING) WITH (kafka_topic='t', value_format='JSON');
+CREATE TABLE o AS SELECT k, COUNT(*) AS n FROM t GROUP BY k EMIT FINAL;
