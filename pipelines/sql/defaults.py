@@ -20,12 +20,9 @@ FORMATS = {
     "ksql.persistence.default.format.key": "KEY_FORMAT",
     "ksql.persistence.default.format.value": "VALUE_FORMAT",
 }
-
-
 LIMITS = {f"ksql.functions.{name.lower()}.limit": name for name in LIMITED}
 PREFIX = "ksql.output.topic.name.prefix"
 WRAPPING = "ksql.persistence.wrap.single.values"
-
 
 _Tree = TypeVar("_Tree")
 
@@ -35,30 +32,37 @@ def with_defaults(parsed: Parsed, settings: Mapping[str, str]) -> str:
     statement = parsed.statement
     if not isinstance(statement, CreateSource | CreateAs):
         return parsed.text
-    given_limits = {name: settings.get(setting, "") for setting, name in LIMITS.items()}
-    limits = {name: limit for name, limit in given_limits.items() if limit.isdecimal() and int(limit) > 0}
-    limited = _limited(statement, limits) if limits else statement
-    unchanged, statement = limited == statement, limited
     if statement.properties is None and isinstance(statement, CreateSource):  # it is refused as it is
         return parsed.text
-    written = statement.properties or Properties((), at=statement.at)
-    given = {item.name for item in written.items}
+    limits = _limits(settings)
+    changed = _limited(statement, limits) if limits else statement
+    written = changed.properties or Properties((), at=changed.at)
+    missing = _missing(changed, {item.name for item in written.items}, settings)
+    if missing:
+        added = tuple(Property(name, Text(value, at=written.at), at=written.at) for name, value in missing.items())
+        changed = replace(changed, properties=replace(written, items=written.items + added))
+    return parsed.text if changed == statement else print_tree(changed)
+
+
+def _missing(statement: CreateSource | CreateAs, given: set[str], settings: Mapping[str, str]) -> dict[str, str]:
+    """Properties that the settings say and WITH does not."""
     missing = {}
     if isinstance(statement, CreateAs):
         if PREFIX in settings and "KAFKA_TOPIC" not in given:
             missing["KAFKA_TOPIC"] = settings[PREFIX] + statement.name.text
     else:
-        missing = {
-            name: settings[setting]
-            for setting, name in FORMATS.items()
-            if setting in settings and not given & {name, "FORMAT"}
-        }
+        for setting, name in FORMATS.items():
+            if setting in settings and not given & {name, "FORMAT"}:
+                missing[name] = settings[setting]
     if settings.get(WRAPPING, "").lower() == "false" and "WRAP_SINGLE_VALUE" not in given:
         missing["WRAP_SINGLE_VALUE"] = BARE_IF_SINGLE
-    if not missing:
-        return parsed.text if unchanged else print_tree(statement)
-    added = tuple(Property(name, Text(value, at=written.at), at=written.at) for name, value in missing.items())
-    return print_tree(replace(statement, properties=replace(written, items=written.items + added)))
+    return missing
+
+
+def _limits(settings: Mapping[str, str]) -> dict[str, str]:
+    """How many values each of the collecting aggregates keeps, where a setting says so."""
+    said = {name: settings.get(setting, "") for setting, name in LIMITS.items()}
+    return {name: limit for name, limit in said.items() if limit.isdecimal() and int(limit) > 0}
 
 
 def _limited(part: _Tree, limits: Mapping[str, str]) -> _Tree:
