@@ -79,6 +79,8 @@ def test_committed_records_and_address_survive_kill_and_restart(
     address = broker.address
     create_topic(broker, "kept")
     commit(broker, "kept", [b"a", b"b", b"c"])
+    # The broker has answered the commit, and writes the transaction's end after that: see docs/faults.md.
+    assert [b"a", b"b", b"c"] == read(broker, "kept", 3)
     os.kill(record.pid, signal.SIGKILL)
     psutil.wait_procs([psutil.Process(record.pid)], timeout=60)
     assert not process.is_alive(record)
