@@ -64,7 +64,7 @@ class Settings(BaseSettings):
         512 * 1024 * 1024, description="and in bytes of values, by the size of the batch before"
     )
     target_batch_s: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="time a batch shall take while there is more input than that: larger batches cost less each"
+        1.0, description="time a batch shall take while there is more input than that; up to 4x behind a long backlog"
     )
     batch_attempts: Annotated[int, Field(ge=1)] = Field(5, description="tries of one batch before the driver gives up")
     on_error: Literal["dead-letter", "stop"] = Field(

@@ -5,6 +5,9 @@ A batch costs a fixed time and a time for every record. Both are fitted to the l
 a machine where the fixed part takes much of the target, small batches would be mostly fixed cost and the backlog would
 grow: there a batch lasts three times its fixed time.
 
+Behind a long backlog a record waits for what is before it, hardly for its own batch. There a batch may last a tenth of what
+the backlog will take, up to four times the target: a larger one combines more records of a key.
+
 The bound moves by at most a factor of two a batch. The first batch is not learnt from: it is mostly the compiler's
 work.
 """
@@ -23,6 +26,9 @@ _FULL = 0.8
 _REMEMBERED = 6
 # A batch lasts so many times its fixed time at the least.
 _FIXED_TIMES = 3
+# Of the time that the backlog will take a batch may last one part of so many, and so many times the target.
+_BACKLOG_PARTS = 10
+_BACKLOG_TIMES = 4
 # Sizes must differ by so much, as a part of their mean, to tell the fixed time from that of the records.
 _SPREAD = 0.2
 
@@ -55,8 +61,8 @@ class Pace:
             most = min(most, self._bounds.bytes / self._record_bytes)
         return max(1, int(most))
 
-    def took(self, *, offsets: int, read_bytes: int, seconds: float) -> None:
-        """Learn from a finished batch."""
+    def took(self, *, offsets: int, read_bytes: int, seconds: float, left: int = 0) -> None:
+        """Learn from a finished batch, which has left so many offsets of the backlog."""
         if offsets <= 0:
             return
         full = offsets >= _FULL * self.offsets
@@ -66,10 +72,14 @@ class Pace:
         elif full:
             self._seen.append((float(offsets), seconds))
             slowest, fastest = self._records / _FACTOR, self._records * _FACTOR
-            wanted = min(max(self._wanted(offsets, seconds), slowest), fastest)
+            goal_s = max(self._bounds.seconds, self._patience_s(left * seconds / offsets))
+            wanted = min(max(self._wanted(offsets, seconds, goal_s), slowest), fastest)
             self._records = min(max(wanted, _LEAST_RECORDS), float(self._bounds.records))
 
-    def _wanted(self, offsets: int, seconds: float) -> float:
+    def _patience_s(self, backlog_s: float) -> float:
+        return min(backlog_s / _BACKLOG_PARTS, _BACKLOG_TIMES * self._bounds.seconds)
+
+    def _wanted(self, offsets: int, seconds: float, goal_s: float) -> float:
         """The size that the fit says; without one, another size to learn from."""
         sizes, times = zip(*self._seen, strict=True)
         if max(sizes) - min(sizes) > _SPREAD * mean(sizes):
@@ -77,10 +87,9 @@ class Pace:
             # Noise can turn the slope round: then nothing shows that records cost anything.
             self._fixed_s = min(max(fixed_s, 0.0), min(times)) if slope > 0 else min(times)
         if self._fixed_s is None:
-            return offsets * _FACTOR if seconds < self._bounds.seconds else offsets / _FACTOR
+            return offsets * _FACTOR if seconds < goal_s else offsets / _FACTOR
         record_s: float = (mean(times) - self._fixed_s) / mean(sizes)
-        goal_s: float = max(self._bounds.seconds, _FIXED_TIMES * self._fixed_s)
-        return (goal_s - self._fixed_s) / max(record_s, 1e-9)
+        return (max(goal_s, _FIXED_TIMES * self._fixed_s) - self._fixed_s) / max(record_s, 1e-9)
 
 
 def shares(backlog: dict[int, int], most: int) -> dict[int, int]:

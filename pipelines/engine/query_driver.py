@@ -120,6 +120,8 @@ class QueryDriver:
         )
         self._pace = Pace(Bounds(settings.max_records_per_batch, settings.max_bytes_per_batch, settings.target_batch_s))
         self._lag = 0
+        # Of the backlog, by the batch of now.
+        self._left = 0
         self._thread: threading.Thread | None = None
         self._commits = ThreadPoolExecutor(max_workers=self.query.tasks, thread_name_prefix=f"commit-{self.query.name}")
         self._log = log.bind(pipeline=deployed.pipeline, query=self.query.name)
@@ -231,7 +233,10 @@ class QueryDriver:
             figures = self._figures()
         seconds = time.monotonic() - started
         self._pace.took(
-            offsets=sum(r.end - r.start for r in planned.ranges), read_bytes=staged.read_bytes, seconds=seconds
+            offsets=sum(r.end - r.start for r in planned.ranges),
+            read_bytes=staged.read_bytes,
+            seconds=seconds,
+            left=self._left,
         )
         self._report(planned, staged, figures, seconds, commit_seconds)
 
@@ -458,13 +463,14 @@ class QueryDriver:
         if not backlog:
             return False
         taken = shares(backlog, self._pace.offsets)
+        self._left = sum(backlog.values()) - sum(taken.values())
         # Partitions without news stay in the plan, so that the newest plan says where every partition stands.
         ranges = tuple(self._source.range(p, at, at + taken.get(p, 0)) for p, at in sorted(self._ends.items()))
         planned = Planned(self._batch + 1, self._journal.hash, ranges, self._lost)
         with self._traced(planned):
             self._plan(planned)
             self._run(self.query, planned, started)
-        return sum(taken.values()) < sum(backlog.values())
+        return self._left > 0
 
     # Periods that are computed again: see `recomputing.py`.
 

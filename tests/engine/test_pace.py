@@ -40,6 +40,27 @@ def test_where_the_fixed_time_is_much_of_the_target_records_take_twice_as_long_a
     assert seconds == pytest.approx(3 * overhead_s, rel=0.1)
 
 
+@pytest.mark.parametrize(("left_s", "expected_s"), [(5.0, 1.0), (20.0, 2.0), (600.0, 4.0)])
+def test_behind_a_long_backlog_a_batch_may_last_longer(left_s: float, expected_s: float) -> None:
+    pace = Pace(Bounds(10**9, 10**12, 1.0))
+    for _ in range(40):
+        taken = pace.offsets
+        seconds = 0.2 + taken / 300_000
+        pace.took(offsets=taken, read_bytes=0, seconds=seconds, left=int(left_s * taken / seconds))
+    assert seconds == pytest.approx(expected_s, rel=0.1)
+
+
+def test_a_slow_start_behind_a_backlog_does_not_make_batches_small() -> None:
+    """Costs that grow less than their size, as of keys that come again: measured with 500,000 of them."""
+    pace = Pace(Bounds(1_000_000, 10**12, 1.0))
+    warm_up = [5.6, 1.2, 1.1, 1.0]
+    for number in range(30):
+        taken = pace.offsets
+        seconds = 0.4 + 3.2e-4 * taken**0.66 if number >= len(warm_up) else warm_up[number]
+        pace.took(offsets=taken, read_bytes=0, seconds=seconds, left=6_000_000)
+    assert taken > 500_000
+
+
 def test_records_and_bytes_bound_a_batch_however_fast_it_is() -> None:
     assert settled(1e9, 0.0, Bounds(70_000, 10**12, 1.0))[0] == 70_000
     assert settled(1e9, 0.0, Bounds(10**9, 5_000_000, 1.0), record_bytes=100)[0] == 50_000
