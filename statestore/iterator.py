@@ -29,19 +29,30 @@ K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 T = TypeVar("T")
 
-# Of a read the first piece, how much larger each next one is, and the largest.
+# Of a read the first piece, and how much larger each next one is.
 _FIRST = 16
 _GROWTH = 4
+# The largest piece of `in_pieces`.
 _MOST = 1024
 _NOTHING: Iterator[Any] = iter(())
 
 
+def piece_sizes(largest: int) -> Iterator[int]:
+    """How many entries a read takes at a time: few at first, since most reads look for a few."""
+    size = _FIRST
+    while True:
+        yield size
+        size = min(_GROWTH * size, largest)
+
+
 def in_pieces(entries: Iterable[T]) -> Iterator[list[T]]:
-    """The entries in lists: small ones first, since most reads look for a few."""
-    rest, most = iter(entries), _FIRST
-    while piece := list(islice(rest, most)):
+    """The entries in lists of `piece_sizes`."""
+    rest = iter(entries)
+    for size in piece_sizes(_MOST):
+        piece = list(islice(rest, size))
+        if not piece:
+            return
         yield piece
-        most = min(_GROWTH * most, _MOST)
 
 
 class StoreIterator(Iterator[tuple[K, V]], Generic[K, V]):

@@ -405,8 +405,8 @@ class _Ended(Enum):
     ASTRAY = "astray"
 
 
-class Reader:
-    """Reads logs from given offsets to their ends. Belongs to no group and commits nothing."""
+class _Asking:
+    """What asks a cluster; it connects with its first question."""
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
@@ -414,6 +414,10 @@ class Reader:
     @cached_property
     def _admin(self) -> AdminClient:
         return _connected(AdminClient(_client(self._config)))
+
+
+class Reader(_Asking):
+    """Reads logs from given offsets to their ends. Belongs to no group and commits nothing."""
 
     def begin_and_end(self, topic: str, partition: int) -> tuple[int, int]:
         """First offset present and the offset after the last, open transactions included."""
@@ -666,15 +670,8 @@ def _whole(found: list[ck.TopicPartition]) -> list[ck.TopicPartition]:
 _NOT_TO_BE_SEEN = (ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
-class Admin:
+class Admin(_Asking):
     """Topics: describe, create, delete. Nothing else creates a topic."""
-
-    def __init__(self, config: KafkaConfig) -> None:
-        self._config = config
-
-    @cached_property
-    def _admin(self) -> AdminClient:
-        return _connected(AdminClient(_client(self._config)))
 
     def describe(self, names: Sequence[str]) -> dict[str, Topic]:
         """The topics that exist among `names`."""

@@ -16,7 +16,6 @@ import json
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock, RLock
@@ -29,15 +28,13 @@ from statestore import rocksfiles
 from statestore.columns import Entries
 from statestore.config import RocksConfig
 from statestore.errors import InvalidStateStore, RollforwardError, TaskCorrupted, Unavailable
+from statestore.iterator import piece_sizes
 from statestore.ranges import Range
 from statestore.sortedrows import last_in_order
 from statestore.spaces.base import Base, ChangeColumns, Changes
 from statestore.store import Entry
 
 _CHUNK = 1000
-# Of a scan the first piece, and how much larger each next one is.
-_FIRST = 16
-_GROWTH = 4
 # So many entries are read at once, by an iterator that others use, too.
 _FEW = 64
 _SPACES = b"spaces"
@@ -159,10 +156,11 @@ class _Scan:
 
     def pieces(self) -> Iterator[list[Entry]]:
         """What is left, in lists: small ones first, since most scans look for a few entries."""
-        most = _FIRST
-        while entries := self.read(most):
+        for most in piece_sizes(_CHUNK):
+            entries = self.read(most)
+            if not entries:
+                return
             yield entries
-            most = min(_GROWTH * most, _CHUNK)
 
     def read(self, most: int) -> list[Entry]:
         """The next entries, at most so many; none at the end."""
@@ -218,9 +216,7 @@ class Database(Base):
         # What has iterators, to be released before the database closes. Readers add to it without waiting for writers.
         self._held: WeakSet[_Scan | _Pinned] = WeakSet()
         self._holding = Lock()
-        # By space, an iterator of the present version, made when it is asked for; None while a write is under way.
-        # A write replaces the dict, so what a late reader puts into the old one is not found by others.
-        self._present: dict[str, _Pinned] | None = {}
+        self._present = _Present()
         self._write_options, self._sync_options = rd.WriteOptions(), rd.WriteOptions()
         self._write_options.disable_wal = not write_ahead_log  # type: ignore[method-assign,assignment]
         self._sync_options.sync = True
@@ -335,7 +331,7 @@ class Database(Base):
                     self._list_spaces(sync=True)
                     # Else its last change, which no file would have, could be the last one of a log that goes.
                     family.flush(True)
-                with self._turning():
+                with self._present:
                     self._db.drop_column_family(space)
             except Exception as error:
                 raise _translated(error, self.folder) from error
@@ -394,7 +390,7 @@ class Database(Base):
 
         Opening one costs as much as reading ten entries.
         """
-        present = self._present
+        present = self._present.pinned
         pinned = present.get(space) if present else None
         if pinned is None:
             family = self._family(space)
@@ -404,15 +400,6 @@ class Database(Base):
             if present is not None:
                 present[space] = pinned
         return pinned.few(lower, upper)
-
-    @contextmanager
-    def _turning(self) -> Iterator[None]:
-        """Around every write: iterators kept for `few` are of the version before."""
-        self._present = None
-        try:
-            yield
-        finally:
-            self._present = {}
 
     def _opened(self, source: rd.Rdict, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> _Scan:
         return self._hold(_Scan(source, upper if reverse else lower, self.folder, reverse=reverse))
@@ -476,7 +463,7 @@ class Database(Base):
             if space not in self._families:
                 self.create(space)
             try:
-                with self._turning():
+                with self._present:
                     self._families[space].put(key, value, self._write_options)
             except Exception as error:
                 raise _translated(error, self.folder) from error
@@ -496,7 +483,7 @@ class Database(Base):
             for space, entries in changes.items():
                 _add(batch, self._handle(space), entries)
             try:
-                with self._turning():
+                with self._present:
                     self._db.write(batch, self._sync_options if sync else self._write_options)
             except Exception as error:
                 raise _translated(error, self.folder) from error
@@ -518,7 +505,7 @@ class Database(Base):
                 self._write_sorted(path, entries.taken(rows))
                 options = rd.IngestExternalFileOptions()
                 options.set_move_files(True)
-                with self._turning():
+                with self._present:
                     self._families[space].ingest_external_file([str(path)], options)
             except Exception as error:
                 raise _translated(error, self.folder) from error
@@ -586,7 +573,7 @@ class Database(Base):
             with self._holding:
                 self._open = False
                 held = list(self._held)
-            self._present = None
+            self._present.pinned = None
             for one in held:
                 one.release()
             self._families.clear()
@@ -684,6 +671,24 @@ class _Pinned:
         """Let go of RocksDB; every further read fails."""
         with self._lock:
             self._iterator = self._family = None
+
+
+class _Present:
+    """By space, an iterator of the present version, made when it is asked for; None while a write is under way.
+
+    It stands around every write, which replaces the dict: what a late reader puts into the old one others do not find.
+    """
+
+    __slots__ = ("pinned",)
+
+    def __init__(self) -> None:
+        self.pinned: dict[str, _Pinned] | None = {}
+
+    def __enter__(self) -> None:
+        self.pinned = None
+
+    def __exit__(self, *_: object) -> None:
+        self.pinned = {}
 
 
 class View:

@@ -41,6 +41,7 @@ from pipelines.sql.functions_time import TIMES, UNIT_FIRST, UNITS
 from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, WINDOW_BOUNDS, quote
 from pipelines.sql.nested import LAMBDAS, build_lambda_call, build_nested
 from pipelines.sql.nodes import (
+    ARITHMETIC,
     Between,
     Binary,
     Case,
@@ -97,7 +98,6 @@ COMPARISONS = {
     ">": "GREATER_THAN",
     ">=": "GREATER_THAN_OR_EQUAL",
 }
-ARITHMETIC = ("+", "-", "*", "/", "%")
 INT_MAX, BIGINT_MAX = 2**31 - 1, 2**63 - 1
 NUMBER_LENGTH_MAX = 100
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines.sql.nodes import (
+    ARITHMETIC,
     ArrayOf,
     Binary,
     Call,
@@ -26,8 +27,6 @@ from pipelines.sql.nodes import (
 
 if TYPE_CHECKING:
     from pipelines.sql.expression import Expressions
-
-ARITHMETIC = ("+", "-", "*", "/", "%")
 
 
 def failure(node: Node, over: Expressions) -> str | None:

@@ -41,9 +41,10 @@ def _format_timestamp(kind: str) -> Callable[[Call], Value]:
         zone = call.arguments[2].words if len(call.arguments) > 2 else None
         if (
             zone is not None
-            and zone in available_timezones()
             and pattern.words is not None
             and shows_zone(pattern.words)
+            # The names are read from the disk each time.
+            and zone in available_timezones()
         ):
             return call.result(zoned_text(moment, ms, pattern.words, zone), STRING)
         return call.result(f"date_format({moment}, {pattern.text})", STRING)

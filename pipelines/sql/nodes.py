@@ -80,6 +80,9 @@ class Not(Node):
     operand: Node
 
 
+ARITHMETIC = ("+", "-", "*", "/", "%")
+
+
 @dataclass(frozen=True)
 class Binary(Node):
     """Two operands with `+ - * / % ||` or a comparison `= <> < <= > >=` between them."""

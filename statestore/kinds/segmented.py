@@ -239,7 +239,7 @@ class Segmented(Kind):
 
     def _get(self, stored_key: bytes, time_ms: int, isolation: Isolation) -> bytes | None:
         """The value of one entry, if it is not expired."""
-        if time_ms < self._readable(time_ms, time_ms, isolation)[0]:
+        if time_ms < self._segments.readable_from(self._stream_time(isolation)):
             return None
         return self.transaction.get(self._space(time_ms), stored_key, isolation)
 

@@ -7,7 +7,8 @@ two leaves an empty space at worst.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from statestore.failpoints import reach
 from statestore.overlay import Overlay, merge
@@ -16,6 +17,8 @@ from statestore.spaces.base import Base, ChangeColumns, Changes
 from statestore.store import Entry, Isolation
 from statestore.transactions.base import Transaction
 
+Copied = TypeVar("Copied")
+Read = TypeVar("Read")
 # What CPython spends on an entry beside its bytes: two bytes objects and a dict slot. Measured, rounded up.
 ENTRY_OVERHEAD_BYTES = 200
 
@@ -112,16 +115,11 @@ class IndexedBatchTransaction(Transaction):
         overlay = self.overlays.get(space)
         if not overlay or isolation is Isolation.READ_COMMITTED:
             return self.base.scan(space, lower=lower, upper=upper, upper_inclusive=upper_inclusive, reverse=reverse)
-        # The overlay is copied before the base is opened: a commit between the two shows a change twice, which the
-        # merge folds, and never zero times. One that has ended by then may have been followed by others.
-        while True:
-            ended = self._ended
-            changes, deleted = overlay.slice(lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
-            base = self.base.scan(space, lower=lower, upper=upper, upper_inclusive=upper_inclusive, reverse=reverse)
-            if ended == self._ended:
-                if not changes and not deleted:
-                    return base
-                return merge(base, changes, deleted, reverse=reverse)
+        (changes, deleted), base = self._together(
+            lambda: overlay.slice(lower, upper, upper_inclusive=upper_inclusive, reverse=reverse),
+            lambda: self.base.scan(space, lower=lower, upper=upper, upper_inclusive=upper_inclusive, reverse=reverse),
+        )
+        return merge(base, changes, deleted, reverse=reverse) if changes or deleted else base
 
     def few(
         self, space: str, lower: bytes, upper: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -129,13 +127,22 @@ class IndexedBatchTransaction(Transaction):
         overlay = self.overlays.get(space)
         if not overlay or isolation is Isolation.READ_COMMITTED:
             return self.base.few(space, lower, upper)
-        # As in `scan`.
+        (changes, deleted), base = self._together(
+            lambda: overlay.slice(lower, upper), lambda: self.base.few(space, lower, upper)
+        )
+        return None if base is None else list(merge(iter(base), changes, deleted))
+
+    def _together(self, copy: Callable[[], Copied], read: Callable[[], Read]) -> tuple[Copied, Read]:
+        """What is copied of an overlay and what is read of the base, of one moment.
+
+        The overlay is copied before the base is opened: a commit between the two shows a change twice, which the merge
+        folds, and never zero times. One that has ended by then may have been followed by others.
+        """
         while True:
             ended = self._ended
-            changes, deleted = overlay.slice(lower, upper)
-            base = self.base.few(space, lower, upper)
+            copied, found = copy(), read()
             if ended == self._ended:
-                return None if base is None else list(merge(iter(base), changes, deleted))
+                return copied, found
 
     def commit(self, space: str, metadata: Changes) -> None:
         changes: dict[str, Changes] = {

@@ -155,12 +155,12 @@ def test_a_few_of_an_inverted_range_leave_nothing_out_of_the_next(database: Data
 def test_an_iterator_for_a_few_is_kept_between_writes_and_not_within_one(database: Database) -> None:
     def kept() -> object:
         database.few("s", b"00001", b"00001")
-        return (database._present or {}).get("s")
+        return (database._present.pinned or {}).get("s")
 
     first = kept()
     assert first is not None
     assert first is kept()
-    with database._turning():
+    with database._present:
         assert None is kept()
         # The write is through, and the one who makes it has not returned from it.
         database._families["s"].put(b"00001", b"new")
