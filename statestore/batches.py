@@ -86,6 +86,11 @@ class Planned:
     refused: tuple[Refused, ...] = ()
     recompute: Recompute | None = None
 
+    @property
+    def offsets(self) -> int:
+        """How many offsets it takes."""
+        return sum(r.end - r.start for r in self.ranges)
+
 
 @dataclass(frozen=True)
 class Order:

@@ -71,9 +71,12 @@ class StoreClient:
         """Take a snapshot of the task's committed version now; gives how it went."""
         return self.act("snapshot", task=task)
 
-    def read(self, task: str, *, epoch: int, batch: int) -> Reading:
-        """Open a stream that answers keys with committed states. `epoch` is that of the driver whose batch it is."""
-        return Reading(self._client, self._options, {"task": task, "epoch": epoch, "batch": batch})
+    def read(self, task: str, *, epoch: int, batch: int, after: int = -1) -> Reading:
+        """Open a stream that answers keys with committed states. `epoch` is that of the driver whose batch it is.
+
+        Waits for the commit of batch `after`, if that is staged; raises `Unavailable` if it will not come.
+        """
+        return Reading(self._client, self._options, {"task": task, "epoch": epoch, "batch": batch, "after": after})
 
     def write(
         self, task: str, *, epoch: int, batch: int, attempt: int, token: int, order: Order | None = None

@@ -38,6 +38,7 @@ DRIVER_POINTS = (
     "driver.before-plan",
     "driver.planned",
     "driver.job-done",
+    "driver.ahead",
     "driver.some-committed",
     "driver.all-committed",
     "driver.before-done-commit",

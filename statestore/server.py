@@ -116,6 +116,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
     # The work.
 
     def _read(self, task: Task, command: dict[str, Any], reader: Any, writer: Any) -> None:
+        task.await_commit(command["after"])
         writer.begin(STATES)
         already = command["batch"] <= task.committed_batch
         writer.write_metadata(wire.dumps(already=already))

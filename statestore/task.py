@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, islice
 from pathlib import Path
-from threading import RLock
+from threading import Condition, RLock
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +52,8 @@ from statestore.transactions.indexed_batch import IndexedBatchTransaction
 from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
 
 log = structlog.get_logger()
+# A commit that is staged comes at once; by then its driver is gone.
+_COMMIT_WAIT_S = 60.0
 
 
 class TaskState(Enum):
@@ -101,6 +103,8 @@ class Task:
         self._reader = Reader(kafka)
         self._batches = BatchesLog(self._reader, spec.batches_topic, tasks=spec.tasks)
         self._lock = RLock()
+        # Told when a commit is over, whatever came of it, and when the task is let go.
+        self._turned = Condition(self._lock)
         self._position: Position | None = None
         self._producer: TransactionalProducer | None = None
         self._folder_lock: FolderLock | None = None
@@ -198,6 +202,7 @@ class Task:
 
     def _release(self) -> None:
         self.state = TaskState.CLOSED
+        self._turned.notify_all()
         self._staged = None
         if self._store is not None:
             self._store.close()
@@ -225,6 +230,16 @@ class Task:
         return self._store
 
     # Reading and staging.
+
+    def await_commit(self, batch: int) -> None:
+        """Return when the batch is committed, which must be staged until then. Raises `Unavailable` if that is not so."""
+        deadline = time.monotonic() + _COMMIT_WAIT_S
+        with self._lock:
+            while self.committed_batch < batch:
+                left = deadline - time.monotonic()
+                if self._staged is None or self._staged.batch != batch or left <= 0:
+                    raise Unavailable("batch before is not committed", task=self.spec.name, batch=batch)
+                self._turned.wait(left)
 
     def read(self, keys: pa.BinaryArray) -> tuple[list[bytes | None], int, int]:
         """Committed states of the keys, and the token and the stream time of the version they are of."""
@@ -344,26 +359,32 @@ class Task:
         the batch is committed in Kafka, whatever became of the local store.
         """
         with self._lock:
-            if batch <= self.committed_batch:
-                return False
-            staged = self._staged
-            if staged is None or not staged.closed or (staged.batch, staged.attempt) != (batch, attempt):
-                raise Unavailable("attempt is not staged", task=self.spec.name, batch=batch, attempt=attempt)
-            self.apply_s = 0.0
             try:
-                position = self._transaction(staged, plan, ends or {})
-            except TransactionAborted as error:
-                self._staged = None
-                self.store.rollback()
-                raise Unavailable("transaction was aborted", task=self.spec.name, batch=batch, error=error) from error
-            except (ProducerFatal, Unavailable) as error:
-                return self._settle(batch, error)
-            reach("commit.committed")
-            started = time.monotonic()
-            self._apply(position)
-            self.apply_s = time.monotonic() - started
-            reach("apply.before-answer")
-            return True
+                return self._commit(batch, attempt, plan, ends or {})
+            finally:
+                self._turned.notify_all()
+
+    def _commit(self, batch: int, attempt: int, plan: str, ends: Mapping[str, int]) -> bool:
+        if batch <= self.committed_batch:
+            return False
+        staged = self._staged
+        if staged is None or not staged.closed or (staged.batch, staged.attempt) != (batch, attempt):
+            raise Unavailable("attempt is not staged", task=self.spec.name, batch=batch, attempt=attempt)
+        self.apply_s = 0.0
+        try:
+            position = self._transaction(staged, plan, ends)
+        except TransactionAborted as error:
+            self._staged = None
+            self.store.rollback()
+            raise Unavailable("transaction was aborted", task=self.spec.name, batch=batch, error=error) from error
+        except (ProducerFatal, Unavailable) as error:
+            return self._settle(batch, error)
+        reach("commit.committed")
+        started = time.monotonic()
+        self._apply(position)
+        self.apply_s = time.monotonic() - started
+        reach("apply.before-answer")
+        return True
 
     def _transaction(self, staged: Staged, plan: str, ends: Mapping[str, int]) -> Position:
         """Step 4: changelog, outputs, dead letters and position, all or none."""

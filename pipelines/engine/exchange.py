@@ -33,13 +33,15 @@ RESULT_DDL = "task int, attempt bigint, rows bigint, dropped bigint"
 class Exchange:
     """Where the tasks of one batch are served. `sockets[n]` is the socket of the server that owns task n.
 
-    `epoch` is the driver's: a server refuses the Spark tasks of a driver that another has replaced.
+    `epoch` is the driver's: a server refuses the Spark tasks of a driver that another has replaced. `after[n]` is the
+    batch that task n has to commit before it is read, -1 for none; where it is empty none has to.
     """
 
     query: str
     epoch: int
     batch: int
     sockets: tuple[str, ...]
+    after: tuple[int, ...] = ()
 
     def client(self, task: int) -> StoreClient:
         """A connection to the task's server."""
@@ -50,8 +52,9 @@ class Exchange:
         return f"{self.query}-{task}"
 
     def read(self, client: StoreClient, task: int) -> Reading:
-        """READ's stream of one task."""
-        return client.read(self.task_name(task), epoch=self.epoch, batch=self.batch)
+        """READ's stream of one task, once it has committed the batch before."""
+        after = self.after[task] if self.after else -1
+        return client.read(self.task_name(task), epoch=self.epoch, batch=self.batch, after=after)
 
     def write(self, client: StoreClient, task: int, *, attempt: int, token: int, order: Order | None = None) -> Writing:
         """WRITE's stream of one attempt, at the version that `token` names."""

@@ -6,6 +6,8 @@
     4 commit   each task that has rows commits in one Kafka transaction; 5 apply is the server's
     6 finish   "done b", together with the source offsets of the consumer group
 
+Where a whole batch is left, the next one's job begins with step 4 (`ahead.py`).
+
 The truth is in the batches topic; nothing is kept beside it. A batch that was planned and not finished is run first,
 over exactly its offsets and under the plan it was planned with. Then batch after batch takes what has come, as much as
 the pace allows: the next begins at once while there is more, and otherwise after the batch interval. Where nothing has
@@ -29,6 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines.deploy import DeployedQuery
+from pipelines.engine.ahead import Ahead
 from pipelines.engine.exchange import Exchange
 from pipelines.engine.input import Input
 from pipelines.engine.isolate import by_place, cause_of, data_error, find_refused
@@ -124,6 +127,7 @@ class QueryDriver:
         self._left = 0
         self._thread: threading.Thread | None = None
         self._commits = ThreadPoolExecutor(max_workers=self.query.tasks, thread_name_prefix=f"commit-{self.query.name}")
+        self._ahead = Ahead(self.query.name, self.cancel_job)
         self._log = log.bind(pipeline=deployed.pipeline, query=self.query.name)
 
     def use(self, session: SparkSession) -> None:
@@ -191,8 +195,8 @@ class QueryDriver:
         self._ends = {r.partition: r.end for r in planned.ranges}
         self._lost = ()
 
-    def _run(self, query: Query, planned: Planned, started: float) -> None:
-        """3 to 6, again until the batch is done or the attempts are used up."""
+    def _run(self, query: Query, planned: Planned, started: float, ends: dict[int, int] | None = None) -> None:
+        """3 to 6, again until the batch is done or the attempts are used up. What lies before `ends` may begin meanwhile."""
         attempts = self._settings.batch_attempts
         poisoned = False
         for attempt in range(1, attempts + 1):
@@ -200,7 +204,9 @@ class QueryDriver:
                 if poisoned:
                     planned, poisoned = self._refuse(query, planned), False
                 with self._traces.span("stage", batch=planned.batch, attempt=attempt):
-                    staged = self._stage(query, planned)
+                    staged = self._ahead.take(planned) or self._stage(query, planned)
+                if ends is not None:
+                    self._begin_next(planned, staged, ends)
                 commit_started = time.monotonic()
                 self._commit(planned, staged)
                 commit_seconds = time.monotonic() - commit_started
@@ -208,6 +214,7 @@ class QueryDriver:
             except Fenced:
                 raise
             except (PySparkException, Py4JJavaError, Unavailable) as error:
+                self._ahead.drop()
                 if self._aborted.is_set():
                     raise _BatchAborted from error
                 self._journal.require_newest()
@@ -233,7 +240,7 @@ class QueryDriver:
             figures = self._figures()
         seconds = time.monotonic() - started
         self._pace.took(
-            offsets=sum(r.end - r.start for r in planned.ranges),
+            offsets=planned.offsets,
             read_bytes=staged.read_bytes,
             seconds=seconds,
             left=self._left,
@@ -287,11 +294,11 @@ class QueryDriver:
             job = self._jobs[planned.plan] = job_of(query)
         return job
 
-    def _exchange(self, query: Query, planned: Planned) -> Exchange:
-        return Exchange(query.name, self.epoch, planned.batch, self._servers.sockets(query.name))
+    def _exchange(self, query: Query, planned: Planned, after: tuple[int, ...] = ()) -> Exchange:
+        return Exchange(query.name, self.epoch, planned.batch, self._servers.sockets(query.name), after)
 
-    def _stage(self, query: Query, planned: Planned) -> StagedBatch:
-        """3 Stage."""
+    def _stage(self, query: Query, planned: Planned, after: tuple[int, ...] = ()) -> StagedBatch:
+        """3 Stage. With `after` each task is read when it has committed that batch."""
         if planned.recompute is not None:
             return self._stage_recompute(query, planned, planned.recompute)
         if all(r.start == r.end for r in planned.ranges):
@@ -299,10 +306,26 @@ class QueryDriver:
             return StagedBatch(0, 0, ())
         self._log.info("staging", batch=planned.batch)
         read = self._source.input(self.session, planned.ranges)
-        staged = self._job(query, planned).run(read, self._exchange(query, planned), by_place(planned.refused))
+        exchange = self._exchange(query, planned, after)
+        staged = self._job(query, planned).run(read, exchange, by_place(planned.refused))
         self._log.info("staged", batch=planned.batch, records=staged.records)
         reach("driver.job-done")
         return staged
+
+    def _begin_next(self, planned: Planned, staged: StagedBatch, ends: dict[int, int]) -> None:
+        """3 Stage, of the batch that follows one whose commit comes now, if a whole one is left."""
+        chosen = self._choose(ends) if self._left >= self._pace.offsets else None
+        if chosen is None or self.stopping.is_set():
+            return
+        after = {result.task: planned.batch for result in staged.results}
+        versions = tuple(after.get(task, -1) for task in range(self.query.tasks))
+
+        def stage() -> StagedBatch:
+            self._claim_thread()
+            return self._stage(self.query, chosen, versions)
+
+        self._ahead.begin(chosen, stage)
+        reach("driver.ahead")
 
     def _stage_recompute(
         self, query: Query, planned: Planned, recompute: Recompute, *, dry_run: bool = False
@@ -431,6 +454,7 @@ class QueryDriver:
                     looked = started
                 asked = self._requests.next()
                 if asked is not None:
+                    self._ahead.drop()
                     self._answer(asked)
                 ends = goal if goal is not None else self._source.stable_ends()
                 behind = self._next_batch(ends, started)
@@ -443,6 +467,8 @@ class QueryDriver:
         except BaseException as error:
             self.error = error
             self.stopping.set()
+        finally:
+            self._ahead.drop()
 
     def _claim_thread(self) -> None:
         """Queries share Spark's slots fairly, and one query's job can be cancelled by the query's name."""
@@ -455,22 +481,32 @@ class QueryDriver:
         known = self._source.topic.partitions
         self._source.look()
         if self._source.topic.partitions != known:
+            self._ahead.drop()
             self._take_in(self._source.begins())
 
     def _next_batch(self, ends: dict[int, int], started: float) -> bool:
         """Run a batch of what lies before `ends`, if there is anything; gives whether more is left."""
-        backlog = {p: end - self._ends[p] for p, end in ends.items() if end > self._ends.get(p, end)}
-        if not backlog:
+        planned = self._ahead.planned or self._choose(ends)
+        if planned is None:
             return False
-        taken = shares(backlog, self._pace.offsets)
-        self._left = sum(backlog.values()) - sum(taken.values())
-        # Partitions without news stay in the plan, so that the newest plan says where every partition stands.
-        ranges = tuple(self._source.range(p, at, at + taken.get(p, 0)) for p, at in sorted(self._ends.items()))
-        planned = Planned(self._batch + 1, self._journal.hash, ranges, self._lost)
+        self._left = sum(self._backlog(ends).values()) - planned.offsets
         with self._traced(planned):
             self._plan(planned)
-            self._run(self.query, planned, started)
+            self._run(self.query, planned, started, ends)
         return self._left > 0
+
+    def _choose(self, ends: dict[int, int]) -> Planned | None:
+        """The next batch, of what lies before `ends`; None if that is nothing."""
+        backlog = self._backlog(ends)
+        if not backlog:
+            return None
+        taken = shares(backlog, self._pace.offsets)
+        # Partitions without news stay in the plan, so that the newest plan says where every partition stands.
+        ranges = tuple(self._source.range(p, at, at + taken.get(p, 0)) for p, at in sorted(self._ends.items()))
+        return Planned(self._batch + 1, self._journal.hash, ranges, self._lost)
+
+    def _backlog(self, ends: dict[int, int]) -> dict[int, int]:
+        return {p: end - self._ends[p] for p, end in ends.items() if end > self._ends.get(p, end)}
 
     # Periods that are computed again: see `recomputing.py`.
 
@@ -537,5 +573,6 @@ class QueryDriver:
 
     def close(self) -> None:
         """Write nothing more."""
+        self._ahead.close()
         self._commits.shutdown(wait=False)
         self._journal.close()

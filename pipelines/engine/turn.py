@@ -41,7 +41,8 @@ class Turn:
         if said is None:
             raise InvariantBroken("a job's task has no turn")
         found = json.loads(said)
-        exchange = {**found["exchange"], "sockets": tuple(found["exchange"]["sockets"])}
+        exchange = found["exchange"]
+        exchange |= {name: tuple(exchange[name]) for name in ("sockets", "after")}
         return cls(Exchange(**exchange), tuple(Range(**each) for each in found["ranges"]))
 
 
