@@ -13,6 +13,8 @@ from tests.support.feed import SQL, Feed, create_topic
 from tests.support.pipeline import PipelineUnderTest
 
 CANARIES = Path(__file__).parents[1] / "support" / "canary"
+# So small that at nearly every commit the next batch's job is under way.
+SMALL_BATCHES = {"max_records_per_batch": 60}
 Start = Callable[..., PipelineUnderTest]
 
 
@@ -25,10 +27,7 @@ def feed(kafka: str, unique: str) -> Feed:
 
 @pytest.fixture
 def deploy(settings: Settings, feed: Feed, points: Path) -> Iterator[Start]:
-    """Deploys the feed's pipeline; `canary` names a bug that its store servers shall have.
-
-    Batches are cut small, so that at nearly every commit the next one's job is under way.
-    """
+    """Deploys the feed's pipeline; `canary` names a bug that its store servers shall have."""
     deployed: list[PipelineUnderTest] = []
 
     def deploy(*, canary: str = "", **changed: object) -> PipelineUnderTest:
@@ -37,10 +36,7 @@ def deploy(settings: Settings, feed: Feed, points: Path) -> Iterator[Start]:
             # The bug is put in before the working directory is on the path, so this very tree has to be named.
             environment |= {"ROLLFORWARD_CANARY": canary, "PYTHONPATH": f"{CANARIES}{os.pathsep}{CANARIES.parents[2]}"}
         pipeline = PipelineUnderTest(
-            settings.model_copy(update={"max_records_per_batch": 100, **changed}),
-            feed.topic,
-            SQL.format(topic=feed.topic),
-            environment,
+            settings.model_copy(update=changed), feed.topic, SQL.format(topic=feed.topic), environment
         )
         deployed.append(pipeline)
         return pipeline

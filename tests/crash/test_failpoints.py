@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from statestore.failpoints import DRIVER_POINTS, SERVER_POINTS, WORKER_POINTS, arm, is_armed
-from tests.crash.conftest import Start
+from tests.crash.conftest import SMALL_BATCHES, Start
 from tests.support.feed import Feed, differences
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.stores import all_differences, store_differences
@@ -24,7 +24,7 @@ _MADE_BY = {point: "commit.committed" for point in SERVER_POINTS if point.starts
 
 def started(deploy: Start, feed: Feed, **options: str) -> PipelineUnderTest:
     """A running pipeline that has processed its first records."""
-    pipeline = deploy(**options)
+    pipeline = deploy(**SMALL_BATCHES, **options)
     pipeline.start()
     pipeline.await_running()
     feed.send(1_000)

@@ -18,6 +18,7 @@ from pipelines.reset import EARLIEST, Target, reset
 from pipelines.settings import Settings
 from statestore.failpoints import arm, is_armed
 from statestore.store import Isolation
+from tests.crash.conftest import SMALL_BATCHES
 from tests.support.feed import create_topic, read_topic
 from tests.support.pipeline import PipelineUnderTest
 
@@ -80,7 +81,7 @@ def pipeline(settings: Settings, kafka: str, unique: str, points: Path) -> Itera
     create_topic(kafka, unique, partitions=2)
     environment = {"ROLLFORWARD_FAILPOINTS": str(points)}
     deployed = PipelineUnderTest(
-        settings.model_copy(update={"tasks": 3}), unique, SQL.format(topic=unique), environment
+        settings.model_copy(update={"tasks": 3, **SMALL_BATCHES}), unique, SQL.format(topic=unique), environment
     )
     yield deployed
     deployed.close()

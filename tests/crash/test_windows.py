@@ -10,6 +10,7 @@ import pytest
 
 from pipelines.settings import Settings
 from statestore.failpoints import DRIVER_POINTS, SERVER_POINTS, STORE_POINTS, arm, is_armed
+from tests.crash.conftest import SMALL_BATCHES
 from tests.support.feed import create_topic
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.windows import SQL, WindowFeed
@@ -20,7 +21,7 @@ def pipeline(settings: Settings, kafka: str, unique: str, points: Path) -> Itera
     create_topic(kafka, unique, partitions=1)
     environment = {"ROLLFORWARD_FAILPOINTS": str(points)}
     deployed = PipelineUnderTest(
-        settings.model_copy(update={"tasks": 2}), unique, SQL.format(topic=unique), environment
+        settings.model_copy(update={"tasks": 2, **SMALL_BATCHES}), unique, SQL.format(topic=unique), environment
     )
     yield deployed
     deployed.close()
