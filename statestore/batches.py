@@ -19,6 +19,7 @@ transaction that commits the batch, so it is there exactly when the batch's reco
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -46,6 +47,16 @@ class Range:
     partition: int
     start: int
     end: int
+
+    @property
+    def offsets(self) -> int:
+        """How many there are."""
+        return self.end - self.start
+
+
+def count_offsets(ranges: Sequence[Range]) -> int:
+    """How many offsets all of them have."""
+    return sum(r.offsets for r in ranges)
 
 
 @dataclass(frozen=True)
@@ -85,11 +96,6 @@ class Planned:
     lost: tuple[Range, ...] = ()
     refused: tuple[Refused, ...] = ()
     recompute: Recompute | None = None
-
-    @property
-    def offsets(self) -> int:
-        """How many offsets it takes."""
-        return sum(r.end - r.start for r in self.ranges)
 
 
 @dataclass(frozen=True)

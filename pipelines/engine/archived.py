@@ -28,7 +28,7 @@ class ArchivedPart:
 
     @property
     def size(self) -> int:
-        return self.range.end - self.range.start
+        return self.range.offsets
 
     def records(self) -> Iterator[Records]:
         objects = open_objects(self.objects)

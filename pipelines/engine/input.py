@@ -49,7 +49,7 @@ class KafkaPart:
 
     @property
     def size(self) -> int:
-        return self.range.end - self.range.start
+        return self.range.offsets
 
     def records(self) -> Iterator[Records]:
         wanted = self.range

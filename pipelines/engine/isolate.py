@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import structlog
 
-from statestore.batches import Range, Refused
+from statestore.batches import Range, Refused, count_offsets
 from statestore.errors import InvalidInput, RollforwardError
 
 log = structlog.get_logger()
@@ -85,7 +85,7 @@ def find_refused(
         reason = failure(part)
         if reason is None:
             continue
-        if _size(part) > 1:
+        if count_offsets(part) > 1:
             # The first half lies on top, so records are found in the order of their offsets.
             pending += reversed(_halves(part))
             continue
@@ -104,17 +104,13 @@ def find_refused(
     return tuple(found)
 
 
-def _size(ranges: tuple[Range, ...]) -> int:
-    return sum(r.end - r.start for r in ranges)
-
-
 def _halves(ranges: tuple[Range, ...]) -> list[tuple[Range, ...]]:
     """The offsets in two parts of equal size, partition after partition."""
-    left = _size(ranges) // 2
+    left = count_offsets(ranges) // 2
     first: list[Range] = []
     second: list[Range] = []
     for r in ranges:
-        cut = r.start + min(left, r.end - r.start)
+        cut = r.start + min(left, r.offsets)
         left -= cut - r.start
         first += [_between(r, r.start, cut)] if cut > r.start else []
         second += [_between(r, cut, r.end)] if cut < r.end else []

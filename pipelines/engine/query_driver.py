@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from contextvars import copy_context
@@ -47,7 +47,7 @@ from pipelines.plan import Query, query_from_json
 from pipelines.recomputes import RecomputeRow
 from pipelines.settings import Settings
 from pipelines.traces import NO_TRACES, Traces
-from statestore.batches import COPYING, Planned, Range, Recompute
+from statestore.batches import COPYING, Planned, Range, Recompute, count_offsets
 from statestore.errors import (
     Fenced,
     InvalidConfig,
@@ -63,6 +63,8 @@ log = structlog.get_logger()
 _QUIESCE_S = 60.0
 # How often the source topic is looked at anew.
 _LOOK_S = 30.0
+# Ends of a batch behind which none is to begin.
+_NOTHING_BEHIND: Mapping[int, int] = {}
 
 
 class _BatchAborted(Exception):
@@ -123,8 +125,6 @@ class QueryDriver:
         )
         self._pace = Pace(Bounds(settings.max_records_per_batch, settings.max_bytes_per_batch, settings.target_batch_s))
         self._lag = 0
-        # Of the backlog, by the batch of now.
-        self._left = 0
         self._thread: threading.Thread | None = None
         self._commits = ThreadPoolExecutor(max_workers=self.query.tasks, thread_name_prefix=f"commit-{self.query.name}")
         self._ahead = Ahead(self.query.name, self.cancel_job)
@@ -195,7 +195,7 @@ class QueryDriver:
         self._ends = {r.partition: r.end for r in planned.ranges}
         self._lost = ()
 
-    def _run(self, query: Query, planned: Planned, started: float, ends: dict[int, int] | None = None) -> None:
+    def _run(self, query: Query, planned: Planned, started: float, ends: Mapping[int, int] = _NOTHING_BEHIND) -> None:
         """3 to 6, again until the batch is done or the attempts are used up. What lies before `ends` may begin meanwhile."""
         attempts = self._settings.batch_attempts
         poisoned = False
@@ -205,8 +205,7 @@ class QueryDriver:
                     planned, poisoned = self._refuse(query, planned), False
                 with self._traces.span("stage", batch=planned.batch, attempt=attempt):
                     staged = self._ahead.take(planned) or self._stage(query, planned)
-                if ends is not None:
-                    self._begin_next(planned, staged, ends)
+                self._begin_next(planned, staged, ends)
                 commit_started = time.monotonic()
                 self._commit(planned, staged)
                 commit_seconds = time.monotonic() - commit_started
@@ -240,10 +239,10 @@ class QueryDriver:
             figures = self._figures()
         seconds = time.monotonic() - started
         self._pace.took(
-            offsets=planned.offsets,
+            offsets=count_offsets(planned.ranges),
             read_bytes=staged.read_bytes,
             seconds=seconds,
-            left=self._left,
+            left=self._left(ends),
         )
         self._report(planned, staged, figures, seconds, commit_seconds)
 
@@ -301,7 +300,7 @@ class QueryDriver:
         """3 Stage. With `after` each task is read when it has committed that batch."""
         if planned.recompute is not None:
             return self._stage_recompute(query, planned, planned.recompute)
-        if all(r.start == r.end for r in planned.ranges):
+        if not count_offsets(planned.ranges):
             # What was planned has been deleted since.
             return StagedBatch(0, 0, ())
         self._log.info("staging", batch=planned.batch)
@@ -312,9 +311,9 @@ class QueryDriver:
         reach("driver.job-done")
         return staged
 
-    def _begin_next(self, planned: Planned, staged: StagedBatch, ends: dict[int, int]) -> None:
+    def _begin_next(self, planned: Planned, staged: StagedBatch, ends: Mapping[int, int]) -> None:
         """3 Stage, of the batch that follows one whose commit comes now, if a whole one is left."""
-        chosen = self._choose(ends) if self._left >= self._pace.offsets else None
+        chosen = self._choose(ends) if self._left(ends) >= self._pace.offsets else None
         if chosen is None or self.stopping.is_set():
             return
         after = {result.task: planned.batch for result in staged.results}
@@ -332,7 +331,7 @@ class QueryDriver:
     ) -> StagedBatch:
         """3 Stage, of a batch that computes a period again."""
         self._compared = Compared()
-        if all(r.start == r.end for r in recompute.ranges):
+        if not count_offsets(recompute.ranges):
             return StagedBatch(0, 0, ())
         self._log.info("computing a period again", batch=planned.batch, request=recompute.request)
         job = RecomputeJob(query, period_of(recompute, dry_run=dry_run))
@@ -489,13 +488,12 @@ class QueryDriver:
         planned = self._ahead.planned or self._choose(ends)
         if planned is None:
             return False
-        self._left = sum(self._backlog(ends).values()) - planned.offsets
         with self._traced(planned):
             self._plan(planned)
             self._run(self.query, planned, started, ends)
-        return self._left > 0
+        return self._left(ends) > 0
 
-    def _choose(self, ends: dict[int, int]) -> Planned | None:
+    def _choose(self, ends: Mapping[int, int]) -> Planned | None:
         """The next batch, of what lies before `ends`; None if that is nothing."""
         backlog = self._backlog(ends)
         if not backlog:
@@ -505,7 +503,10 @@ class QueryDriver:
         ranges = tuple(self._source.range(p, at, at + taken.get(p, 0)) for p, at in sorted(self._ends.items()))
         return Planned(self._batch + 1, self._journal.hash, ranges, self._lost)
 
-    def _backlog(self, ends: dict[int, int]) -> dict[int, int]:
+    def _left(self, ends: Mapping[int, int]) -> int:
+        return sum(self._backlog(ends).values())
+
+    def _backlog(self, ends: Mapping[int, int]) -> dict[int, int]:
         return {p: end - self._ends[p] for p, end in ends.items() if end > self._ends.get(p, end)}
 
     # Periods that are computed again: see `recomputing.py`.

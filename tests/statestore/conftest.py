@@ -17,7 +17,10 @@ from statestore.context import ChangelogRecord, RecordContext
 from statestore.kinds.base import Kind
 from statestore.store import TransactionalMechanism
 from statestore.taskstores import TaskStores
+from tests.support.task import TaskWorld, keys_of
 
+# Two keys of task 0, which is alone.
+ONE, TWO = keys_of(0, 1, 2)
 K = TypeVar("K", bound=Kind)
 
 
@@ -112,3 +115,13 @@ def task(setup: Setup, tmp_path: Path) -> Iterator[TaskUnderTest]:
     opened = TaskUnderTest(setup, tmp_path / "task")
     yield opened
     opened.stores.close()
+
+
+@pytest.fixture
+def world(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
+    """A pipeline's task that runs and has committed a batch of key `ONE`."""
+    world = TaskWorld(kafka, unique, tmp_path / "state", None)
+    world.open()
+    world.commit({ONE: b"1"})
+    yield world
+    world.close()

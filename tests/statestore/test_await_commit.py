@@ -6,25 +6,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from pathlib import Path
 
 import pytest
 
 from statestore import task as module
 from statestore.errors import Unavailable
 from statestore.task import Task
-from tests.support.task import TaskWorld, keys_of
-
-ONE, TWO = keys_of(0, 1, 2)
-
-
-@pytest.fixture
-def world(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
-    world = TaskWorld(kafka, unique, tmp_path / "state", None)
-    world.open()
-    world.commit({ONE: b"1"})
-    yield world
-    world.close()
+from tests.support.task import TaskWorld
 
 
 @pytest.fixture

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from statestore.errors import Unavailable
 from statestore.task import TaskState
-from tests.support.task import TaskWorld, commit_batch, keys_of
-
-ONE, TWO = keys_of(0, 1, 2)
-
-
-@pytest.fixture
-def world(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
-    world = TaskWorld(kafka, unique, tmp_path / "state", None)
-    world.open()
-    world.commit({ONE: b"1"})
-    yield world
-    world.close()
+from tests.statestore.conftest import ONE, TWO
+from tests.support.task import TaskWorld, commit_batch
 
 
 def memory_is_short(*_: Any, **__: Any) -> None:
