@@ -7,7 +7,9 @@ the pipeline has settled from the one before, so that the figures are each fault
 from __future__ import annotations
 
 import random
+import shutil
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -91,6 +93,11 @@ def live(
             time.sleep(SETTLE_S + dice.uniform(0, 3))
         flow.end()
         return _evening(world, told, seed)
+    except BaseException:
+        kept = tempfile.mkdtemp(prefix="game-day-logs-")
+        shutil.copytree(home / "logs", kept, dirs_exist_ok=True)
+        say(f"logs are kept in {kept}")
+        raise
     finally:
         if world is not None:
             world.close()

@@ -87,9 +87,9 @@ def kill_daemon(world: Watched, _stack: Stack, _dice: random.Random) -> str:
     """Dagster's daemon is killed together with the driver, and started again as a service manager would."""
     record = process.read_record(world.dagster.record(DAEMON))
     assert record is not None
-    os.kill(record.pid, signal.SIGKILL)
+    _kill_and_await(record.pid)
     text = kill_driver(world, _stack, _dice)
-    world.start()
+    assert [DAEMON] == world.start()
     return f"Dagster's daemon killed and started again, {text}"
 
 
@@ -108,4 +108,11 @@ FAULTS: tuple[Fault, ...] = (
 def _kill(stack: Stack, name: str) -> None:
     pid = stack.status().component(name).pid
     assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    _kill_and_await(pid)
+
+
+def _kill_and_await(pid: int) -> None:
+    """Kill what is started again: while it still dies, it would be found running."""
+    victim = psutil.Process(pid)
+    victim.kill()
+    victim.wait(timeout=30)
