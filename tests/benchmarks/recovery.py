@@ -35,7 +35,7 @@ from infra.java import find_java
 from infra.stack import Stack
 from ops.environment import cache_folder
 from pipelines.engine.servers import StoreServers
-from statestore.config import ObjectsConfig, SnapshotConfig
+from statestore.config import ObjectsConfig, RocksConfig, SnapshotConfig
 from statestore.planning.plan import Way
 from tests.benchmarks import document, report
 from tests.benchmarks.__main__ import DOCS, shared_versions, tell
@@ -63,7 +63,10 @@ class Stores:
     def __init__(self, kafka: str, folder: Path, keys: int) -> None:
         self.folder = folder
         self.kafka = kafka
-        self.worlds = [TaskWorld(kafka, NAME, folder / "state", None, number=n, tasks=TASKS) for n in range(TASKS)]
+        self.worlds = [
+            TaskWorld(kafka, NAME, folder / "state", None, number=n, tasks=TASKS, rocks=RocksConfig())
+            for n in range(TASKS)
+        ]
         self.keys = [keys_of(number, TASKS, keys // TASKS) for number in range(TASKS)]
         self.worlds[0].admin.create(f"{NAME}-in", partitions=TASKS, settings={})
 
@@ -130,7 +133,7 @@ def loss_percent(stores: Stores, folder: Path) -> float:
     """By how much slower a task commits while a snapshot of it is taken, of two servers' worth of cores."""
     objects = ObjectsConfig(folder.as_uri())
     config = SnapshotConfig(objects, interval_s=0, changelog_records=0)
-    world = TaskWorld(stores.kafka, NAME, stores.folder / "state", config, number=0, tasks=TASKS)
+    world = TaskWorld(stores.kafka, NAME, stores.folder / "state", config, number=0, tasks=TASKS, rocks=RocksConfig())
     world.open()
     keys, dice = stores.keys[0], random.Random(3)
 

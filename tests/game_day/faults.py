@@ -7,16 +7,24 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import psutil
+import requests
 
 from infra import process
 from infra.dagster import DAEMON
 from infra.stack import KAFKA, S3, Stack
 from ops.environment import driver_environment
+from tests.support.small_disk import SmallDisk
 from tests.support.watched import Watched
 
+S3_AWAY_S = 35.0
+DISK_FULL_S = 15.0
+# A driver that began behind the alert does not end another one of it.
+ALERT_S = 30.0
 Fault = Callable[[Watched, Stack, random.Random], str]
 
 
@@ -76,11 +84,32 @@ def restart_broker(_world: Watched, stack: Stack, _dice: random.Random) -> str:
     return "broker killed and started again"
 
 
-def restart_s3(_world: Watched, stack: Stack, _dice: random.Random) -> str:
-    """The storage of the snapshots is killed and started again."""
+def s3_outage(_world: Watched, stack: Stack, _dice: random.Random) -> str:
+    """The storage of the snapshots is away for longer than one of their intervals, then it is back."""
     _kill(stack, S3)
+    time.sleep(S3_AWAY_S)
     stack.up(components=[S3])
-    return "S3 server killed and started again"
+    return f"S3 server away for {S3_AWAY_S:.0f} s"
+
+
+def disk_full(world: Watched, _stack: Stack, _dice: random.Random) -> str:
+    """The disk of the stores takes no byte, then it does again."""
+    with SmallDisk(world.settings.states.parent).full():
+        time.sleep(DISK_FULL_S)
+    return f"disk of the stores full for {DISK_FULL_S:.0f} s"
+
+
+def alert(world: Watched, stack: Stack, dice: random.Random) -> str:
+    """The driver hangs, and Alertmanager tells of it before its heartbeat is missed."""
+    text = hang_driver(world, stack, dice)
+    now = datetime.now(UTC)
+    told = {
+        "labels": {"alertname": "RollforwardCommitStalled", "pipeline": world.name},
+        "startsAt": now.isoformat(),
+        "endsAt": (now + timedelta(seconds=ALERT_S)).isoformat(),
+    }
+    requests.post(f"{world.settings.alertmanager_url}/api/v2/alerts", json=[told], timeout=30).raise_for_status()
+    return f"{text}, and an alert tells of it"
 
 
 def kill_daemon(world: Watched, _stack: Stack, _dice: random.Random) -> str:
@@ -99,7 +128,9 @@ FAULTS: tuple[Fault, ...] = (
     kill_jvm,
     restart_broker,
     hang_driver,
-    restart_s3,
+    s3_outage,
+    disk_full,
+    alert,
     kill_daemon,
     rival_driver,
 )

@@ -74,7 +74,9 @@ class TaskWorld:
         changelog: Mapping[str, str] = COMPACT,
         number: int = 0,
         tasks: int = 1,
+        rocks: RocksConfig = ROCKS,
     ) -> None:
+        self.rocks = rocks
         self.kafka = KafkaConfig(kafka, request_timeout_s=20)
         self.admin = Admin(self.kafka)
         self.reader = Reader(self.kafka)
@@ -119,7 +121,9 @@ class TaskWorld:
     def open(self) -> Opened:
         """A new driver's server owns the task; gives how its recovery went."""
         self.close()
-        self.task = Task(self.spec, self.start_driver(), self.kafka, ROCKS, transactions=True, snapshots=self.snapshots)
+        self.task = Task(
+            self.spec, self.start_driver(), self.kafka, self.rocks, transactions=True, snapshots=self.snapshots
+        )
         return self.task.open()
 
     def close(self) -> None:
@@ -198,7 +202,7 @@ class TaskWorld:
         )
         rewrite.take()
         cut = self.look_back(batch=batch)
-        database = cut.tasks[0].build(batch, folder, ROCKS, pin_life_s=600)
+        database = cut.tasks[0].build(batch, folder, self.rocks, pin_life_s=600)
         try:
             before = rewrite.own({}).planned
             assert before is not None
@@ -219,7 +223,7 @@ class TaskWorld:
         """The store's content at a batch or a time, built in `folder`, without times."""
         cut = self.look_back(batch=batch, at_ms=at_ms)
         try:
-            database = cut.tasks[0].build(cut.batch, folder, ROCKS, pin_life_s=600)
+            database = cut.tasks[0].build(cut.batch, folder, self.rocks, pin_life_s=600)
         except OutOfReach as error:
             raise cut.out_of_reach(error) from error
         try:
@@ -255,7 +259,7 @@ class TaskWorld:
         """What the snapshot of a batch holds, restored for real."""
         manifest = self.repository.read(batch)
         restore_snapshot(self.repository, manifest, folder, pin_life_s=3600)
-        database = TaskDatabase(folder, ["s"], ROCKS)
+        database = TaskDatabase(folder, ["s"], self.rocks)
         try:
             checkpoint = database.checkpoint()
             assert checkpoint is not None

@@ -7,7 +7,6 @@ The supervisor is the production one: the same two functions that Dagster's sens
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from statestore.kafka import Admin, Reader
 from tests.crash.matrix import check
 from tests.crash.matrix.auditor import Auditor
 from tests.crash.matrix.workload import PARTITIONS, SQL, Workload
+from tests.support.small_disk import SmallDisk
 from tests.support.waiting import TooLate
 
 TRANSACTION_S = 10.0
@@ -44,16 +44,14 @@ class Bench:
 
     def __init__(self, home: Path, seed: int) -> None:
         self.home = home
-        self.disk = home / "disk"
-        self.disk.mkdir(parents=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(self.disk)], check=True)
+        self.disk = SmallDisk.mounted(home / "disk", DISK)
         self.stack = Stack(home / "stack")
         self.stack.up(components=["kafka"])
         self.settings = with_spark(
             Settings(
                 home=home / "home",
                 bootstrap_servers=self.stack.status().bootstrap_servers or "",
-                state_dir=self.disk / "state",
+                state_dir=self.disk.path / "state",
                 service="matrix",
                 batch_interval_s=0.3,
                 tasks=2,
@@ -211,5 +209,5 @@ class Bench:
         control.end_driver(self.registry, NAME, timeout_s=20)
         self.registry.close()
         self.stack.down(wipe=True)
-        subprocess.run(["umount", "-l", str(self.disk)], check=True)
+        self.disk.close()
         del os.environ["ROLLFORWARD_FAILPOINTS"]

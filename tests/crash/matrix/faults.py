@@ -201,15 +201,8 @@ for _seconds in (1, 10, 60):
 
 @fault
 def disk_full(bench: Bench, choose: random.Random) -> None:
-    ballast = bench.disk / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"\0" * 65_536)
-        except OSError as error:
-            assert error.errno == 28
-    time.sleep(15)
-    ballast.unlink()
+    with bench.disk.full():
+        time.sleep(15)
 
 
 def _delete(*which: str) -> Fault:
