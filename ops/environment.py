@@ -67,7 +67,7 @@ def _with_class_archive(settings: Settings, on_progress: Progress) -> Settings:
     """Make the archive if this machine has none; a start without it takes twice the CPU."""
     if settings.class_archive is not None:
         return settings
-    # Imports Spark, which most commands do not need.
+    # Most commands start no driver.
     from pipelines.engine.class_archive import archive_path, make_archive
 
     archive = archive_path(settings, cache_folder() / "classes")

@@ -213,6 +213,8 @@ class Database(Base):
         self._config = config
         self._cache = rd.Cache(config.block_cache_bytes)
         self._changing = RLock()
+        # Held by who flushes beside writers, and by who takes away what is flushed; the second of the two locks.
+        self._flushing = Lock()
         # What has iterators, to be released before the database closes. Readers add to it without waiting for writers.
         self._held: WeakSet[_Scan | _Pinned] = WeakSet()
         self._holding = Lock()
@@ -319,7 +321,7 @@ class Database(Base):
                 raise _translated(error, self.folder) from error
 
     def drop(self, space: str) -> None:
-        with self._changing:
+        with self._changing, self._flushing:
             self._require_open()
             if space not in self._families:
                 return
@@ -547,11 +549,20 @@ class Database(Base):
         """Write the memtables to files, and the files to disk."""
         with self._changing:
             self._require_open()
-            try:
-                for family in (*self._families.values(), self._db):
-                    family.flush(True)
-            except Exception as error:
-                raise _translated(error, self.folder) from error
+            self._flush()
+
+    def flush_ahead(self) -> None:
+        """`flush` while writes go on: what they write is flushed or not. Does nothing if the database is closed."""
+        with self._flushing:
+            if self._open:
+                self._flush()
+
+    def _flush(self) -> None:
+        try:
+            for family in (*self._families.values(), self._db):
+                family.flush(True)
+        except Exception as error:
+            raise _translated(error, self.folder) from error
 
     def copy_to(self, folder: Path) -> None:
         """Flush, and make `folder`, which must not exist and lies on the same disk, a copy by hard links.
@@ -560,6 +571,8 @@ class Database(Base):
         """
         with self._changing:
             self._require_open()
+            # A copy flushes, too, but the binding keeps the interpreter to itself until it is made.
+            self._flush()
             try:
                 rd.Checkpoint(self._db).create_checkpoint(str(folder))
             except Exception as error:
@@ -567,7 +580,7 @@ class Database(Base):
 
     def close(self) -> None:
         """Close and give the folder free. Scans fail where they would read on; what they have read, they still give."""
-        with self._changing:
+        with self._changing, self._flushing:
             if not self._open:
                 return
             with self._holding:

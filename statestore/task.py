@@ -490,10 +490,13 @@ class Task:
     def copy(self, folder: Path) -> Manifest:
         """Make `folder` a hard-link copy of the committed version; gives its manifest, without files and write id.
 
-        The task waits for the copy, and for nothing after it.
+        The task waits for the links, and for a flush of what was written during the flush before them.
 
         Raises `Unavailable` when the task is not running.
         """
+        database = self._database
+        if database is not None:
+            database.database.flush_ahead()
         with self._lock:
             if (
                 self.state is not TaskState.RUNNING

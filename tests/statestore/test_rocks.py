@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,40 @@ def test_a_dropped_space_stays_readable_for_who_reads_it_and_for_nobody_else(dat
     # The view's iterator is now the last one of the dropped space.
     assert (ENTRIES, ENTRIES[1][1]) == (list(view.scan("s")), view.get("s", b"00001"))
     view.close()
+
+
+def test_flushing_goes_beside_writes_drops_copies_and_the_end(database: Database, tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    def flush() -> int:
+        flushes = 0
+        while not ended.is_set():
+            database.flush_ahead()
+            flushes += 1
+        return flushes
+
+    with ThreadPoolExecutor(1) as beside:
+        flushes = beside.submit(flush)
+        for number in range(60):
+            database.write({"s": [(b"%05d" % number, b"again")], f"t{number}": [(b"a", b"1")]})
+            if number % 10 == 9:
+                database.drop(f"t{number - 5}")
+        database.copy_to(tmp_path / "copy")
+        database.close()
+        ended.set()
+        assert flushes.result(timeout=60) > 0
+    database.flush_ahead()
+    for folder in ("copy", "db"):
+        found = Database(tmp_path / folder, [], RocksConfig())
+        assert [b"again"] * 60 + [ENTRIES[60][1]] == [found.get("s", b"%05d" % number) for number in range(61)]
+        assert 55 == len(found.spaces())
+        found.close()
+
+
+def test_what_was_written_before_a_flush_beside_writers_is_in_files(database: Database) -> None:
+    assert [] == list(database.folder.glob("*.sst"))
+    database.flush_ahead()
+    assert [] != list(database.folder.glob("*.sst"))
 
 
 def test_spaces_come_back_after_reopening(database: Database, tmp_path: Path) -> None:
