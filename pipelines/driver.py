@@ -30,7 +30,7 @@ from pipelines.deploy import deployed_queries, require_unchanged
 from pipelines.engine.query_driver import BatchDone, QueryDriver
 from pipelines.engine.recomputing import Requests
 from pipelines.engine.servers import StoreServers
-from pipelines.engine.spark import start_session
+from pipelines.engine.spark import start_session, start_workers
 from pipelines.engine.watch import Watch
 from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
 from pipelines.metastore.service import Metastore
@@ -160,6 +160,7 @@ class PipelineDriver:
             self._seen()
             self._servers.ensure("start")
             session = spark.result()
+            start_workers(session)
         self._tell(lambda: self._registry.spark_page(self.name, pid=os.getpid(), url=session.sparkContext.uiWebUrl))
         # Spark's context may have put a handler of its own in the place of ours.
         self.listen()

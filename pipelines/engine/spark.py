@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
+import structlog
 from pyspark.sql import SparkSession
 
 from pipelines.settings import Settings
 
+log = structlog.get_logger()
 # Planning runs once a batch, decoding and hashing for every record. With the JVM's own thresholds the optimising
 # compiler spends more CPU on planning code at start than the first minutes of work do; ten times higher, a start took
 # 30 to 40 per cent less CPU and the loops over records are compiled all the same.
@@ -51,6 +55,8 @@ def _conf(settings: Settings, work: Path) -> dict[str, str]:
         "spark.local.dir": str(work / "tmp"),
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "pipelines.engine.worker_daemon",
+        # What SQL gives its workers, given to all: a daemon is shared by workers of one environment only.
+        "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK": "1",
         "spark.shuffle.compress": "false",
         **settings.spark_conf,
     }
@@ -75,3 +81,26 @@ def start_session(settings: Settings, app: str, work: Path) -> SparkSession:
     for name, value in _conf(settings, work).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def start_workers(session: SparkSession) -> threading.Thread:
+    """Start Spark's Python daemon and a worker beside the caller: importing takes seconds, and so does planning a batch.
+
+    Gives the thread. A failure is told and nothing more: the first batch starts them as well, or meets the same.
+    """
+
+    def start() -> None:
+        try:
+            context = session.sparkContext
+            context.setJobDescription("starts the Python workers")
+            context.parallelize([0], 1).foreachPartition(_do_nothing)
+        except Exception as error:
+            log.info("python workers were not started ahead", error=str(error)[:500])
+
+    thread = threading.Thread(target=start, daemon=True, name="workers")
+    thread.start()
+    return thread
+
+
+def _do_nothing(rows: Iterable[int]) -> None:
+    """What the first task of a Python worker is."""

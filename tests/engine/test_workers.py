@@ -1,0 +1,48 @@
+"""Python workers that are started ahead are those that the first batch finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from pipelines.engine.spark import start_session, start_workers
+from pipelines.settings import Settings
+
+DAEMON = "pipelines.engine.worker_daemon"
+
+
+def daemons(session: SparkSession) -> set[int]:
+    """Spark's Python daemons; the workers below them have their command line."""
+    jvm = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+    return {child.pid for child in psutil.Process(jvm.pid).children() if _is_daemon(child)}
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    return process.status() != psutil.STATUS_ZOMBIE and DAEMON in process.cmdline()
+
+
+def as_they_are(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def test_a_batch_uses_the_daemon_that_was_started_ahead(machine: Settings, tmp_path: Path) -> None:
+    session = start_session(machine, "workers", tmp_path)
+    try:
+        # Those of an earlier session of this JVM end when they like.
+        before = daemons(session)
+        start_workers(session).join(timeout=60)
+        [ahead] = daemons(session) - before
+        assert [0, 1, 2] == [row.id for row in session.range(3).mapInArrow(as_they_are, "id long").collect()]
+        assert {ahead} == daemons(session) - before
+    finally:
+        session.stop()
+
+
+def test_workers_that_do_not_start_ahead_end_nothing(machine: Settings, tmp_path: Path) -> None:
+    session = start_session(machine, "workers", tmp_path)
+    session.stop()
+    start_workers(session).join(timeout=60)
