@@ -90,13 +90,12 @@ def plain(folder: Path, keys: list[bytes]) -> tuple[Work, Callable[[], None]]:
 
     def fetch_windows() -> None:
         for key in sorted(keys[: len(keys) // 10]):
-            last = stored_window(key, 9 * MINUTE_MS)
-            found = 0
-            for stored, _ in windows.items(from_key=stored_window(key, 0)):
+            last, found = stored_window(key, 9 * MINUTE_MS), []
+            for stored, value in windows.items(from_key=stored_window(key, 0)):
                 if stored > last:
                     break
-                found += 1
-            assert found == 10
+                found.append((int.from_bytes(stored[-12:-4], "big"), value))
+            assert len(found) == 10
 
     def close() -> None:
         values.close()
