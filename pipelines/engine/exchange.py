@@ -7,6 +7,7 @@ stages and reports; only the driver, which knows whether the whole job succeeded
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -72,12 +73,12 @@ def reader(exchanges: Exchanges, parts: list[str], types: list[pa.DataType]) -> 
         exchange, task = exchanges(), task_context().partitionId()
         codec = StateCodec(types)
         reading: Reading | None = None
-        with exchange.client(task) as client:
+        with ExitStack() as connected:
             for batch in batches:
                 if batch.num_rows == 0:
                     continue
                 if reading is None:
-                    reading = exchange.read(client, task)
+                    reading = exchange.read(connected.enter_context(exchange.client(task)), task)
                 if reading.already:
                     continue
                 live = batch.column("__dead").is_null()
@@ -194,11 +195,12 @@ def writer(exchanges: Exchanges, parts: list[str], types: list[pa.DataType]) -> 
         codec = StateCodec(types)
         writing: Writing | None = None
         token, order, dead = 0, None, 0
-        with exchange.client(task) as client:
+        with ExitStack() as connected:
             for batch in batches:
                 if batch.num_rows == 0:
                     continue
                 if writing is None:
+                    client = connected.enter_context(exchange.client(task))
                     token = batch.column("__token")[0].as_py()
                     order = _order(batch)
                     writing = exchange.write(client, task, attempt=attempt, token=token, order=order)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Iterable
@@ -11,6 +13,8 @@ from pathlib import Path
 import structlog
 from pyspark.sql import SparkSession
 
+from pipelines.names import socket_folder
+from pipelines.processes import runs
 from pipelines.settings import Settings
 
 log = structlog.get_logger()
@@ -21,6 +25,9 @@ JIT = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+# A unix socket's path, which is Spark's own name of 43 characters in our folder.
+_SOCKET_PATH_MAX = 107
+_SOCKET_NAME = 44
 
 
 def _conf(settings: Settings, work: Path) -> dict[str, str]:
@@ -58,8 +65,27 @@ def _conf(settings: Settings, work: Path) -> dict[str, str]:
         # What SQL gives its workers, given to all: a daemon is shared by workers of one environment only.
         "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK": "1",
         "spark.shuffle.compress": "false",
+        **(_worker_sockets() if settings.spark_master.startswith("local") else {}),
         **settings.spark_conf,
     }
+
+
+def _worker_sockets() -> dict[str, str]:
+    """Makes the JVM talk to its Python workers over unix sockets, in a private folder of this process.
+
+    Over TCP a task's first bytes wait 40 ms for a delayed acknowledgement. Folders of processes that were killed are
+    removed here. Workers on other machines keep TCP, and so do those of a process whose TMPDIR is too long for a socket.
+    """
+    for left in socket_folder().glob("spark-*"):
+        if not runs(int(left.name.partition("-")[2])):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = socket_folder() / f"spark-{os.getpid()}"
+    if len(os.fsencode(folder)) + _SOCKET_NAME > _SOCKET_PATH_MAX:
+        log.info("python workers are reached by TCP, which is slower: TMPDIR is too long", folder=str(folder))
+        return {}
+    folder.mkdir(mode=0o700, exist_ok=True)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
 
 
 def _shared_classes(settings: Settings) -> str:

@@ -144,7 +144,7 @@ def loss_percent(stores: Stores, folder: Path) -> float:
         return time.monotonic() - began
 
     alone, beside = [], []
-    for number in range(5):
+    for number in range(15):
         # An empty storage each time: all bytes are uploaded.
         shutil.rmtree(folder, ignore_errors=True)
         alone += [commit() for _ in range(4)]

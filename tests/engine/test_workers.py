@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pipelines.engine.spark import start_session, start_workers
+from pipelines.names import socket_folder
 from pipelines.settings import Settings
 
 DAEMON = "pipelines.engine.worker_daemon"
@@ -38,6 +42,24 @@ def test_a_batch_uses_the_daemon_that_was_started_ahead(machine: Settings, tmp_p
         [ahead] = daemons(session) - before
         assert [0, 1, 2] == [row.id for row in session.range(3).mapInArrow(as_they_are, "id long").collect()]
         assert {ahead} == daemons(session) - before
+    finally:
+        session.stop()
+
+
+def test_workers_are_reached_by_private_unix_sockets_and_those_of_killed_processes_are_removed(
+    machine: Settings, tmp_path: Path
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        left = socket_folder() / f"spark-{ended.pid}"
+    left.mkdir()
+    session = start_session(machine, "workers", tmp_path)
+    try:
+        assert [0, 1] == [row.id for row in session.range(2).mapInArrow(as_they_are, "id long").collect()]
+        mine = socket_folder() / f"spark-{os.getpid()}"
+        assert all(path.is_socket() for path in mine.iterdir())
+        assert any(mine.iterdir())
+        assert 0o700 == mine.stat().st_mode & 0o777
+        assert not left.exists()
     finally:
         session.stop()
 
