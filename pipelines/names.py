@@ -55,6 +55,11 @@ def task_folder(states: Path, pipeline: str, query: str, task: int) -> Path:
     return states / pipeline / query / str(task)
 
 
+def spark_folder(home: Path, pipeline: str) -> Path:
+    """Spark's own files of this process, when it drives the pipeline."""
+    return home / "spark" / f"{pipeline}-{os.getpid()}"
+
+
 def socket_folder() -> Path:
     """Where store servers listen: short, because a unix socket's path is bounded; private to the user."""
     folder = Path(tempfile.gettempdir()) / f"rollforward-{os.getuid()}"

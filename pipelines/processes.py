@@ -1,9 +1,10 @@
-"""Whether a process that somebody wrote down still runs."""
+"""Processes of ours: how a driver that failed ends, and whether one that somebody wrote down still runs."""
 
 from __future__ import annotations
 
 import psutil
 
+EXIT_FAILED = 4
 # The boot time, from which creation times are computed, moves when the clock is set; no pid comes back that fast.
 _SAME_S = 1.5
 

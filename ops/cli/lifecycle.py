@@ -104,7 +104,7 @@ def run(
     settings = settings.model_copy(update={"accept_loss": accept_loss or settings.accept_loss})
     _log_to_stderr()
     with _stdout_alone() as stdout:
-        from pipelines.driver import run_pipeline
+        from pipelines.pipeline_driver import run_pipeline
 
         figures = run_pipeline(pipeline, settings, until_end=until_end)
         if until_end:

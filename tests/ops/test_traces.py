@@ -110,6 +110,6 @@ def test_a_batch_is_one_trace_of_its_steps(settings: Settings, kafka: str, uniqu
 
 def test_without_an_address_there_are_no_traces_and_nothing_is_imported() -> None:
     assert traces_of(Settings(bootstrap_servers="unused:1"), "p") is NO_TRACES
-    look = "import sys, pipelines.driver; print([name for name in sys.modules if 'opentelemetry.sdk' in name])"
+    look = "import sys, pipelines.pipeline_driver; print([name for name in sys.modules if 'opentelemetry.sdk' in name])"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert "[]" == done.stdout.strip()

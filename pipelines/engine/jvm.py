@@ -1,0 +1,126 @@
+"""The driver's JVM: what it is told, and its launch beside the driver's own imports.
+
+Java takes seconds to start, and so does Python with all that a driver imports: little is imported here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+import structlog
+from pyspark import SparkConf, SparkContext
+
+from pipelines.names import socket_folder
+from pipelines.processes import runs
+from pipelines.settings import Settings
+
+log = structlog.get_logger()
+# Planning runs once a batch, decoding and hashing for every record. With the JVM's own thresholds the optimising
+# compiler spends more CPU on planning code at start than the first minutes of work do; ten times higher, a start took
+# 30 to 40 per cent less CPU and the loops over records are compiled all the same.
+JIT = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+# A unix socket's path, which is Spark's own name of 43 characters in our folder.
+_SOCKET_PATH_MAX = 107
+_SOCKET_NAME = 44
+
+
+def spark_conf(settings: Settings, work: Path) -> SparkConf:
+    """Spark's configuration. Makes `work` for Spark's own files, and says in the environment what Spark reads there."""
+    (work / "tmp").mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Without this Spark starts the first `python3` on the path, which knows none of our packages.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if settings.java_home is not None:
+        os.environ["JAVA_HOME"] = str(settings.java_home)
+    os.environ["SPARK_LOCAL_IP"] = settings.spark_driver_host
+    return SparkConf().setMaster(settings.spark_master).setAll(list(_options(settings, work).items()))
+
+
+def launch(settings: Settings, work: Path) -> threading.Thread:
+    """Launch the JVM of this process beside the caller; the session that is started next uses it.
+
+    Gives the thread. A failure is told and nothing more: the session launches it again, or meets the same.
+    """
+    conf = spark_conf(settings, work)
+
+    def run() -> None:
+        try:
+            SparkContext._ensure_initialized(conf=conf)
+        except Exception as error:
+            log.info("jvm was not launched ahead", error=str(error)[:500])
+
+    thread = threading.Thread(target=run, daemon=True, name="jvm")
+    thread.start()
+    return thread
+
+
+def _options(settings: Settings, work: Path) -> dict[str, str]:
+    return {
+        # Collects with all cores and costs the work between collections nothing: a fifth less CPU than the default.
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+        # The default options: `spark_conf` may set other extraJavaOptions without losing these.
+        "spark.driver.defaultJavaOptions": f"{JIT} {_shared_classes(settings)} -Dderby.system.home={work}",
+        "spark.driver.memory": settings.spark_driver_memory,
+        "spark.driver.host": settings.spark_driver_host,
+        "spark.driver.bindAddress": settings.spark_driver_host,
+        "spark.ui.enabled": str(settings.spark_ui).lower(),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        # Division by zero and bad casts give NULL, as in ksqlDB; integers cast to big-endian bytes.
+        "spark.sql.ansi.enabled": "false",
+        # A map that is given a key twice keeps the last value, as in ksqlDB.
+        "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+        # A coalesced shuffle would send a key's rows to another task than the hash says.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.speculation": "false",
+        "spark.task.maxFailures": "1",
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        # With a limit in bytes Spark adds up the size of all vectors after every row: a fifth of all samples.
+        "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+        # Checksums of shuffled rows guard against stages that compute something else when retried; a batch is retried
+        # whole.
+        "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        "spark.local.dir": str(work / "tmp"),
+        "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "pipelines.engine.worker_daemon",
+        # What SQL gives its workers, given to all: a daemon is shared by workers of one environment only.
+        "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK": "1",
+        "spark.shuffle.compress": "false",
+        **(_worker_sockets() if settings.spark_master.startswith("local") else {}),
+        **settings.spark_conf,
+    }
+
+
+def _worker_sockets() -> dict[str, str]:
+    """Makes the JVM talk to its Python workers over unix sockets, in a private folder of this process.
+
+    Over TCP a task's first bytes wait 40 ms for a delayed acknowledgement. Folders of processes that were killed are
+    removed here. Workers on other machines keep TCP, and so do those of a process whose TMPDIR is too long for a socket.
+    """
+    for left in socket_folder().glob("spark-*"):
+        if not runs(int(left.name.partition("-")[2])):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = socket_folder() / f"spark-{os.getpid()}"
+    if len(os.fsencode(folder)) + _SOCKET_NAME > _SOCKET_PATH_MAX:
+        log.info("python workers are reached by TCP, which is slower: TMPDIR is too long", folder=str(folder))
+        return {}
+    folder.mkdir(mode=0o700, exist_ok=True)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
+
+
+def _shared_classes(settings: Settings) -> str:
+    """Options that use the class archive; without one the JVM goes on as if none were named."""
+    if settings.class_archive is None:
+        return ""
+    return f"-XX:SharedArchiveFile={settings.class_archive} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"

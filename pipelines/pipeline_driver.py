@@ -1,0 +1,336 @@
+"""The streaming driver: what runs a pipeline, in a process of its own (`driver.py`) or in the foreground by `run`.
+
+It owns every query, ends with `EXIT_FENCED` when a newer driver exists, keeps a heartbeat in the registry, and stops
+between batches on SIGTERM or SIGINT or when the pipeline is no longer desired to run. Its store servers, its JVM and
+Spark's Python workers end with it, also when it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from pipelines import names
+from pipelines.deploy import deployed_queries, require_unchanged
+from pipelines.engine.query_driver import BatchDone, QueryDriver
+from pipelines.engine.recomputing import Requests
+from pipelines.engine.servers import StoreServers
+from pipelines.engine.spark import start_session, start_workers
+from pipelines.engine.watch import Watch
+from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
+from pipelines.metastore.service import Metastore
+from pipelines.metrics.driver import DriverMetrics
+from pipelines.processes import EXIT_FAILED, runs
+from pipelines.recomputes import Recomputes
+from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
+from pipelines.settings import Settings
+from pipelines.traces import traces_of
+from statestore.errors import Fenced, RollforwardError
+from statestore.kafka import Admin
+from statestore.server import EXIT_FENCED
+
+log = structlog.get_logger()
+_HEARTBEAT_S = 1.0
+
+
+@dataclass
+class Totals:
+    """What a run did."""
+
+    records: int = 0
+    bad_records: int = 0
+    late_records: int = 0
+    batches: int = 0
+
+
+class PipelineDriver:
+    """Runs all queries of one pipeline in this process."""
+
+    def __init__(
+        self, pipeline: PipelineDefinition, settings: Settings, registry: Registry, *, until_end: bool
+    ) -> None:
+        self.name = pipeline.name
+        self.totals = Totals()
+        self._row = pipeline
+        self._settings = settings
+        self._registry = registry
+        self._until_end = until_end
+        self._state = "starting"
+        self._ended = threading.Event()
+        self._stop = threading.Event()
+        self._aborted = threading.Event()
+        self._drivers: list[QueryDriver] = []
+        self._work = names.spark_folder(settings.home, pipeline.name)
+        self._servers = StoreServers(
+            pipeline.name,
+            settings.store_servers,
+            settings.states,
+            settings.kafka_config(),
+            transactions=settings.transactions,
+            log_file=_log_folder(settings) / f"{pipeline.name}-servers.log",
+            snapshots=settings.snapshot_config(),
+            answer_timeout_s=settings.answer_timeout_s,
+            addresses=tuple(settings.store_server_addresses),
+        )
+        self._servers.on_lost = self._cancel_jobs
+        self._watcher = Watch(self._servers, answer_timeout_s=settings.answer_timeout_s)
+        self._servers.on_opened = self._opened
+        self._traces = traces_of(settings, self.name)
+        self._metrics = DriverMetrics(self.name, settings, self._servers, self._drivers, lambda: self._state)
+        quick = settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
+        self._metastore = Metastore(quick, registry.engine)
+
+    def request_stop(self) -> None:
+        """Stop when the open batches are done. Asked a second time: give them up and stop now."""
+        if self._stop.is_set():
+            # Spark is told in a thread of its own, since a signal may come in the middle of a call to it.
+            threading.Thread(target=self._abort, daemon=True).start()
+        self._stop.set()
+
+    def _abort(self) -> None:
+        self._aborted.set()
+        for driver in self._drivers:
+            self._attempt(driver.abort)
+
+    def listen(self) -> None:
+        """Take SIGTERM and SIGINT as the wish to stop."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.request_stop())
+
+    def run(self) -> None:
+        """Run until stopped, or until the end of the input. Raises what ended it."""
+        registry = self._registry
+        process = psutil.Process()
+        registry.driver_started(
+            self.name,
+            pid=process.pid,
+            process_started=process.create_time(),
+            host=socket.gethostname(),
+            metrics_port=self._metrics.start(),
+        )
+        heart = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
+        heart.start()
+        try:
+            self._start()
+            self._state = "running"
+            self._seen()
+            self._watch()
+            self._end("stopped", "")
+        except BaseException as error:
+            self._end("fenced" if isinstance(error, Fenced) else "failed", str(error))
+            raise
+
+    def _start(self) -> None:
+        settings = self._settings
+        deployed = deployed_queries(self._row)
+        admin = Admin(settings.kafka_config())
+        admin.check()
+        for query in deployed:
+            require_unchanged(query, admin)
+        self._servers.sweep()
+        self._sweep()
+        self._watcher.start()
+        # Spark takes longest to start, and owning and recovering do not need it.
+        with ThreadPoolExecutor(max_workers=1) as starting:
+            spark = starting.submit(start_session, settings, f"rollforward-{self.name}", self._work)
+            for query in deployed:
+                requests = Requests(Recomputes(self._registry.engine), self.name, query.query.name)
+                driver = QueryDriver(query, settings, self._servers, self._done, requests, self._traces)
+                self._drivers.append(driver)
+                driver.own()
+                self._servers.assign(query.task_specs(settings.states), driver.epoch)
+            self._state = "recovering"
+            self._seen()
+            self._servers.ensure("start")
+            session = spark.result()
+            start_workers(session)
+        self._tell(lambda: self._registry.spark_page(self.name, pid=os.getpid(), url=session.sparkContext.uiWebUrl))
+        # Spark's context may have put a handler of its own in the place of ours.
+        self.listen()
+        self._watcher.also_jvm(session.sparkContext._gateway)
+        for driver in self._drivers:
+            driver.use(session)
+        # Again: the JVM of a driver that was killed may have written until now.
+        self._sweep()
+        log.info("spark is up and the tasks are open", pipeline=self.name)
+        with ThreadPoolExecutor(max_workers=len(self._drivers)) as finishing:
+            for finished in [finishing.submit(driver.finish_planned) for driver in self._drivers]:
+                finished.result()
+        for driver in self._drivers:
+            driver.start(until_end=self._until_end)
+
+    def _watch(self) -> None:
+        """Return when the work is over; raise what a query failed of."""
+        while not self._stop.wait(0.1):
+            self._watcher.require_jvm()
+            self._servers.replace_dead()
+            # Asked in this order: a thread that ends of an error has set it before.
+            following = [driver.following for driver in self._drivers]
+            for driver in self._drivers:
+                if driver.error is not None:
+                    raise driver.error
+            if self._until_end and not any(following):
+                return
+
+    def _end(self, state: str, error: str) -> None:
+        """Let running batches finish, then stop everything."""
+        self._watcher.close()
+        for driver in self._drivers:
+            driver.stopping.set()
+        for driver in self._drivers:
+            self._attempt(driver.quiesce)
+        for driver in self._drivers:
+            self._attempt(driver.close)
+        if state == "stopped" and self._stop.is_set() and not self._aborted.is_set():
+            self._attempt(self._last_snapshot)
+        self._attempt(lambda: self._metrics.close(planned=state == "stopped"))
+        self._attempt(self._servers.close)
+        self._attempt(self._watcher.end_jvm)
+        self._attempt(self._traces.close)
+        shutil.rmtree(self._work, ignore_errors=True)
+        self._ended.set()
+        pid = os.getpid()
+        self._tell(lambda: self._registry.driver_seen(self.name, pid=pid, state=state, error=error, servers=[]))
+
+    def _last_snapshot(self) -> None:
+        """Before a planned stop, so that the next start may be on an empty machine."""
+        if self._settings.snapshot_on_stop and self._settings.snapshot_config() is not None:
+            taken = self._servers.snapshot()
+            log.info("last snapshots taken", pipeline=self.name, tasks=len(taken))
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        """One step of the end. With the JVM gone some of them fail, and the others still have to be done."""
+        try:
+            step()
+        except Exception as error:
+            log.warning("step of the end failed", pipeline=self.name, step=step.__qualname__, error=str(error)[:300])
+
+    def _cancel_jobs(self) -> None:
+        """Workers may wait for a server that was given up: their batches run again."""
+        for driver in self._drivers:
+            # The JVM may hang as well, and whoever calls this must go on to notice it.
+            threading.Thread(target=self._attempt, args=(driver.cancel_job,), daemon=True).start()
+
+    # What others see.
+
+    def _beat(self) -> None:
+        while not self._ended.wait(_HEARTBEAT_S):
+            self._seen()
+            if not self._until_end:
+                self._tell(self._stop_if_wanted)
+
+    def _stop_if_wanted(self) -> None:
+        try:
+            self._metastore.refresh()
+        except RollforwardError as error:
+            # The stream decides for itself whether it can go on without Kafka; this is only a wish that comes late.
+            log.warning("metastore cannot be followed", pipeline=self.name, error=str(error))
+        if self._registry.pipeline(self.name).desired == STOPPED:
+            self._stop.set()
+
+    def _seen(self) -> None:
+        if not self._ended.is_set():
+            state = self._state
+            servers = self._servers.describe(restoring=state == "recovering")
+            self._tell(lambda: self._registry.driver_seen(self.name, pid=os.getpid(), state=state, servers=servers))
+
+    def _opened(self, cause: str, opened: dict[str, Any]) -> None:
+        self._metrics.task_opened(opened)
+        self._tell(lambda: self._registry.add_recovery(self.name, cause, opened))
+
+    def _done(self, done: BatchDone) -> None:
+        self.totals.records += done.records
+        self.totals.bad_records += done.bad_records
+        self.totals.late_records += done.late_records
+        self.totals.batches += 1
+        self._metrics.batch_done(done)
+        row = BatchRow(pipeline=self.name, finished_at=time.time(), **vars(done))
+        self._tell(lambda: self._registry.add_batch(row))
+
+    def _tell(self, report: Callable[[], object]) -> None:
+        """Write to the registry. It informs and decides nothing, so the stream goes on without it."""
+        try:
+            report()
+        except SQLAlchemyError as error:
+            log.warning("registry cannot be reached", pipeline=self.name, error=str(error).splitlines()[0])
+
+    def _sweep(self) -> None:
+        """Remove Spark's folders of drivers that were killed."""
+        for folder in self._work.parent.glob(f"{self.name}-*"):
+            pid = folder.name.rpartition("-")[2]
+            if pid.isdigit() and not runs(int(pid)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _log_folder(settings: Settings) -> Path:
+    folder = settings.home / "logs"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of all its descendants so far, ended ones included."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def run_pipeline(name: str, settings: Settings, *, until_end: bool) -> dict[str, Any]:
+    """Run in this process; gives figures. Raises what ended it early."""
+    registry = Registry(settings.metastore)
+    refresh(settings)
+    driver = PipelineDriver(registry.pipeline(name), settings, registry, until_end=until_end)
+    driver.listen()
+    started = time.monotonic()
+    try:
+        driver.run()
+    finally:
+        registry.close()
+    seconds = time.monotonic() - started
+    totals = driver.totals
+    return {
+        "pipeline": name,
+        "records": totals.records,
+        "bad_records": totals.bad_records,
+        "late_records": totals.late_records,
+        "seconds": round(seconds, 3),
+        "records_per_s": round(totals.records / seconds, 1),
+        "batches": totals.batches,
+        "cpu_seconds": round(cpu_seconds(), 3),
+    }
+
+
+def run_process(name: str, settings: Settings, *, until_end: bool) -> int:
+    """Run in a process of its own, and print the figures; gives the exit code."""
+    try:
+        print(json.dumps(run_pipeline(name, settings, until_end=until_end)), flush=True)
+    except Fenced as error:
+        log.warning("fenced", pipeline=name, error=str(error))
+        return EXIT_FENCED
+    except RollforwardError as error:
+        log.error("driver failed", pipeline=name, error=str(error), kind=type(error).__name__)
+        return EXIT_FAILED
+    except Exception as error:
+        # Spark's and py4j's own, a killed JVM among them.
+        log.exception("driver failed", pipeline=name, kind=type(error).__name__)
+        return EXIT_FAILED
+    return 0

@@ -1,0 +1,51 @@
+"""A driver's process launches its JVM before it imports what it is made of, and Spark's session uses that one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pipelines.processes import EXIT_FAILED
+from pipelines.settings import Settings
+
+SLOW = {"pyarrow", "sqlalchemy", "sqlglot", "confluent_kafka"}
+LAUNCHED = """
+import sys
+from pathlib import Path
+from pipelines.engine import jvm
+from pipelines.settings import load_settings
+work = Path(sys.argv[1])
+settings = load_settings(bootstrap_servers="unused:1")
+jvm.launch(settings, work).join(60)
+from pyspark import SparkContext
+launched = SparkContext._gateway.proc.pid
+from pipelines.engine.spark import start_session
+session = start_session(settings, "launched", work)
+print(launched == session.sparkContext._gateway.proc.pid, session.conf.get("spark.driver.memory"))
+"""
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_what_is_imported_before_the_launch_is_quick() -> None:
+    found = run("-c", "import sys, pipelines.driver; print(*sys.modules)")
+    assert set() == SLOW & set(found.stdout.split()), found.stderr
+
+
+def test_the_session_uses_the_jvm_that_was_launched(machine: Settings, tmp_path: Path) -> None:
+    found = run("-c", LAUNCHED, str(tmp_path), ROLLFORWARD_JAVA_HOME=str(machine.java_home))
+    assert f"True {machine.spark_driver_memory}" == found.stdout.strip(), found.stderr
+
+
+def test_a_name_that_is_none_ends_the_process_before_it_makes_anything(tmp_path: Path) -> None:
+    found = run("-m", "pipelines.driver", "../p", ROLLFORWARD_HOME=str(tmp_path / "home"))
+    assert EXIT_FAILED == found.returncode
+    assert "pipeline name is not allowed" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert not (tmp_path / "home").exists()
