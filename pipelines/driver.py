@@ -36,14 +36,18 @@ def run(name: str, *, until_end: bool) -> int:
     """Launch the JVM, import the driver meanwhile, and run it; gives the exit code."""
     try:
         settings = load_settings()
-        jvm.launch(settings, spark_folder(settings.home, require_name(name, "pipeline")))
+        work = spark_folder(settings.home, require_name(name, "pipeline"))
     except RollforwardError as error:
         log.error("driver failed", pipeline=name, error=str(error), kind=type(error).__name__)
         return EXIT_FAILED
-    # Takes about as long as the JVM.
-    from pipelines.pipeline_driver import run_process
+    jvm.launch(settings, work)
+    try:
+        # Takes about as long as the JVM.
+        from pipelines.pipeline_driver import run_process
 
-    return run_process(name, settings, until_end=until_end)
+        return run_process(name, settings, until_end=until_end)
+    finally:
+        jvm.remove_files(work)
 
 
 if __name__ == "__main__":

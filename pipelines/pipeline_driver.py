@@ -26,6 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines import names
 from pipelines.deploy import deployed_queries, require_unchanged
+from pipelines.engine.jvm import remove_files
 from pipelines.engine.query_driver import BatchDone, QueryDriver
 from pipelines.engine.recomputing import Requests
 from pipelines.engine.servers import StoreServers
@@ -201,7 +202,7 @@ class PipelineDriver:
         self._attempt(self._servers.close)
         self._attempt(self._watcher.end_jvm)
         self._attempt(self._traces.close)
-        shutil.rmtree(self._work, ignore_errors=True)
+        remove_files(self._work)
         self._ended.set()
         pid = os.getpid()
         self._tell(lambda: self._registry.driver_seen(self.name, pid=pid, state=state, error=error, servers=[]))

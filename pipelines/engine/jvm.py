@@ -61,6 +61,12 @@ def launch(settings: Settings, work: Path) -> threading.Thread:
     return thread
 
 
+def remove_files(work: Path) -> None:
+    """Remove Spark's own files of this process, whose session is over."""
+    for folder in (work, _sockets()):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _options(settings: Settings, work: Path) -> dict[str, str]:
     return {
         # Collects with all cores and costs the work between collections nothing: a fifth less CPU than the default.
@@ -110,13 +116,18 @@ def _worker_sockets() -> dict[str, str]:
     for left in socket_folder().glob("spark-*"):
         if not runs(int(left.name.partition("-")[2])):
             shutil.rmtree(left, ignore_errors=True)
-    folder = socket_folder() / f"spark-{os.getpid()}"
+    folder = _sockets()
     if len(os.fsencode(folder)) + _SOCKET_NAME > _SOCKET_PATH_MAX:
         log.info("python workers are reached by TCP, which is slower: TMPDIR is too long", folder=str(folder))
         return {}
     folder.mkdir(mode=0o700, exist_ok=True)
+    # Not of a driver, which ends without.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
+
+
+def _sockets() -> Path:
+    return socket_folder() / f"spark-{os.getpid()}"
 
 
 def _shared_classes(settings: Settings) -> str:

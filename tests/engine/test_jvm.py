@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pipelines.names import socket_folder
 from pipelines.processes import EXIT_FAILED
 from pipelines.settings import Settings
 
@@ -49,3 +50,18 @@ def test_a_name_that_is_none_ends_the_process_before_it_makes_anything(tmp_path:
     assert "pipeline name is not allowed" in found.stderr
     assert "Traceback" not in found.stderr
     assert not (tmp_path / "home").exists()
+
+
+def test_a_driver_that_fails_early_leaves_no_files(machine: Settings, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    before = set(socket_folder().iterdir())
+    environment = {
+        "ROLLFORWARD_HOME": str(home),
+        "ROLLFORWARD_JAVA_HOME": str(machine.java_home),
+        "ROLLFORWARD_BOOTSTRAP_SERVERS": "127.0.0.1:1",
+        "ROLLFORWARD_REQUEST_TIMEOUT_S": "2",
+    }
+    found = run("-m", "pipelines.driver", "unknown", **environment)
+    assert EXIT_FAILED == found.returncode
+    assert not list((home / "spark").iterdir())
+    assert not {path for path in socket_folder().iterdir() if path.name.startswith("spark-")} - before
