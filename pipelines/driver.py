@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 
@@ -10,42 +11,50 @@ import structlog
 
 from pipelines.engine import jvm
 from pipelines.names import require_name, spark_folder
-from pipelines.processes import EXIT_FAILED
 from pipelines.settings import load_settings
 from statestore import logs
-from statestore.errors import RollforwardError
+from statestore.errors import EXIT_FENCED, Fenced, RollforwardError
 
 log = structlog.get_logger()
+EXIT_FAILED = 4
 
 
 def main() -> None:
-    """Run one pipeline in this process, and end it with the code that `run_process` gives."""
+    """Run one pipeline in this process; ends it with 0, `EXIT_FENCED` or `EXIT_FAILED`."""
     parser = argparse.ArgumentParser(prog="rollforward-driver")
     parser.add_argument("pipeline")
     parser.add_argument("--until-end", action="store_true")
     arguments = parser.parse_args()
     logs.json_to_stderr()
-    code = run(arguments.pipeline, until_end=arguments.until_end)
+    code = 0
+    try:
+        run(arguments.pipeline, until_end=arguments.until_end)
+    except Fenced as error:
+        log.warning("fenced", pipeline=arguments.pipeline, error=str(error))
+        code = EXIT_FENCED
+    except RollforwardError as error:
+        log.error("driver failed", pipeline=arguments.pipeline, error=str(error), kind=type(error).__name__)
+        code = EXIT_FAILED
+    except Exception as error:
+        # Spark's and py4j's own, a killed JVM among them.
+        log.exception("driver failed", pipeline=arguments.pipeline, kind=type(error).__name__)
+        code = EXIT_FAILED
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads that wait for the JVM must not keep the process.
     os._exit(code)
 
 
-def run(name: str, *, until_end: bool) -> int:
-    """Launch the JVM, import the driver meanwhile, and run it; gives the exit code."""
-    try:
-        settings = load_settings()
-        work = spark_folder(settings.home, require_name(name, "pipeline"))
-    except RollforwardError as error:
-        log.error("driver failed", pipeline=name, error=str(error), kind=type(error).__name__)
-        return EXIT_FAILED
+def run(name: str, *, until_end: bool) -> None:
+    """Launch the JVM, import the driver meanwhile, run it and print the figures. Raises what ended it early."""
+    settings = load_settings()
+    work = spark_folder(settings.home, require_name(name, "pipeline"))
     jvm.launch(settings, work)
     try:
         # Takes about as long as the JVM.
-        from pipelines.pipeline_driver import run_process
+        from pipelines.pipeline_driver import run_pipeline
 
-        return run_process(name, settings, until_end=until_end)
+        print(json.dumps(run_pipeline(name, settings, until_end=until_end)), flush=True)
     finally:
         jvm.remove_files(work)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from statestore.errors import InvalidInput
 
 _NAME = re.compile(r"[a-z0-9_]+")
+SPARK_SOCKETS = "spark-"
 
 
 def require_name(name: str, what: str) -> str:
@@ -70,6 +71,11 @@ def socket_folder() -> Path:
         )
     folder.chmod(0o700)
     return folder
+
+
+def spark_socket_folder() -> Path:
+    """Where the JVM of this process and its Python workers meet."""
+    return socket_folder() / f"{SPARK_SOCKETS}{os.getpid()}"
 
 
 def socket_prefix(states: Path, pipeline: str) -> str:

@@ -7,7 +7,6 @@ fenced or locked; the live stores are not touched. Folders of readers that were 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from pipelines.deploy import DeployedQuery
-from pipelines.processes import runs
+from pipelines.processes import remove_left
 from pipelines.query import StoreReader, entries_of
 from pipelines.settings import Settings
 from statestore.config import RocksConfig, TaskSpec
@@ -135,11 +134,8 @@ def require_rewritable(deployed: DeployedQuery, settings: Settings) -> None:
 def _own_folder(settings: Settings) -> Iterator[Path]:
     parent = settings.home / "past"
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for left in parent.iterdir():
-        pid = left.name.partition("-")[0]
-        if pid.isdigit() and not runs(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
-    with TemporaryDirectory(dir=parent, prefix=f"{os.getpid()}-") as name:
+    remove_left(parent)
+    with TemporaryDirectory(dir=parent, suffix=f"-{os.getpid()}") as name:
         yield Path(name)
 
 

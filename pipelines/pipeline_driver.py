@@ -7,9 +7,7 @@ Spark's Python workers end with it, also when it is killed.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import socket
 import threading
@@ -35,14 +33,13 @@ from pipelines.engine.watch import Watch
 from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
 from pipelines.metastore.service import Metastore
 from pipelines.metrics.driver import DriverMetrics
-from pipelines.processes import EXIT_FAILED, runs
+from pipelines.processes import remove_left
 from pipelines.recomputes import Recomputes
 from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings
 from pipelines.traces import traces_of
 from statestore.errors import Fenced, RollforwardError
 from statestore.kafka import Admin
-from statestore.server import EXIT_FENCED
 
 log = structlog.get_logger()
 _HEARTBEAT_S = 1.0
@@ -143,7 +140,7 @@ class PipelineDriver:
         for query in deployed:
             require_unchanged(query, admin)
         self._servers.sweep()
-        self._sweep()
+        remove_left(self._work.parent, f"{self.name}-")
         self._watcher.start()
         # Spark takes longest to start, and owning and recovering do not need it.
         with ThreadPoolExecutor(max_workers=1) as starting:
@@ -166,7 +163,7 @@ class PipelineDriver:
         for driver in self._drivers:
             driver.use(session)
         # Again: the JVM of a driver that was killed may have written until now.
-        self._sweep()
+        remove_left(self._work.parent, f"{self.name}-")
         log.info("spark is up and the tasks are open", pipeline=self.name)
         with ThreadPoolExecutor(max_workers=len(self._drivers)) as finishing:
             for finished in [finishing.submit(driver.finish_planned) for driver in self._drivers]:
@@ -269,13 +266,6 @@ class PipelineDriver:
         except SQLAlchemyError as error:
             log.warning("registry cannot be reached", pipeline=self.name, error=str(error).splitlines()[0])
 
-    def _sweep(self) -> None:
-        """Remove Spark's folders of drivers that were killed."""
-        for folder in self._work.parent.glob(f"{self.name}-*"):
-            pid = folder.name.rpartition("-")[2]
-            if pid.isdigit() and not runs(int(pid)):
-                shutil.rmtree(folder, ignore_errors=True)
-
 
 def _log_folder(settings: Settings) -> Path:
     folder = settings.home / "logs"
@@ -318,20 +308,3 @@ def run_pipeline(name: str, settings: Settings, *, until_end: bool) -> dict[str,
         "batches": totals.batches,
         "cpu_seconds": round(cpu_seconds(), 3),
     }
-
-
-def run_process(name: str, settings: Settings, *, until_end: bool) -> int:
-    """Run in a process of its own, and print the figures; gives the exit code."""
-    try:
-        print(json.dumps(run_pipeline(name, settings, until_end=until_end)), flush=True)
-    except Fenced as error:
-        log.warning("fenced", pipeline=name, error=str(error))
-        return EXIT_FENCED
-    except RollforwardError as error:
-        log.error("driver failed", pipeline=name, error=str(error), kind=type(error).__name__)
-        return EXIT_FAILED
-    except Exception as error:
-        # Spark's and py4j's own, a killed JVM among them.
-        log.exception("driver failed", pipeline=name, kind=type(error).__name__)
-        return EXIT_FAILED
-    return 0

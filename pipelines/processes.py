@@ -1,10 +1,12 @@
-"""Processes of ours: how a driver that failed ends, and whether one that somebody wrote down still runs."""
+"""Processes of ours: whether one that somebody wrote down still runs, and what those that were killed have left."""
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import psutil
 
-EXIT_FAILED = 4
 # The boot time, from which creation times are computed, moves when the clock is set; no pid comes back that fast.
 _SAME_S = 1.5
 
@@ -20,3 +22,11 @@ def runs(pid: int, started: float | None = None) -> bool:
         return same and bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def remove_left(parent: Path, prefix: str = "") -> None:
+    """Remove the folders `<prefix>...-<pid>` in `parent` whose process runs no more."""
+    for folder in parent.glob(f"{prefix}*"):
+        pid = folder.name.rpartition("-")[2]
+        if pid.isdigit() and not runs(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)

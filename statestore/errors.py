@@ -6,6 +6,9 @@ catches one of these decides by its class alone; the fields are for people and l
 
 from __future__ import annotations
 
+# Of a process that ends because of `Fenced`.
+EXIT_FENCED = 3
+
 
 class RollforwardError(Exception):
     """Root of every error this project raises on purpose.
@@ -33,7 +36,7 @@ def _rebuild(kind: type[RollforwardError], message: str, hint: str, fields: dict
 
 
 class Fenced(RollforwardError):
-    """Another owner with a newer epoch lives: drop uncommitted work and stop."""
+    """Another owner with a newer epoch lives: drop uncommitted work and stop. A process ends with `EXIT_FENCED` then."""
 
 
 class TaskCorrupted(RollforwardError):

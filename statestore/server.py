@@ -29,7 +29,7 @@ import structlog
 from statestore import channel, logs, wire
 from statestore.batches import Order
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig, TaskSpec
-from statestore.errors import Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
+from statestore.errors import EXIT_FENCED, Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.listener import RestoreMeter
 from statestore.no_pandas import keep_pandas_out
@@ -39,7 +39,6 @@ from statestore.store import Isolation
 from statestore.task import Task
 
 log = structlog.get_logger()
-EXIT_FENCED = 3
 STATES = pa.schema([("state", pa.binary())])
 ENTRIES = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _QUERY_ROWS = 5_000

@@ -15,8 +15,9 @@ from pathlib import Path
 import structlog
 from pyspark import SparkConf, SparkContext
 
-from pipelines.names import socket_folder
-from pipelines.processes import runs
+from pipelines.engine.early import early
+from pipelines.names import SPARK_SOCKETS, socket_folder, spark_socket_folder
+from pipelines.processes import remove_left
 from pipelines.settings import Settings
 
 log = structlog.get_logger()
@@ -27,8 +28,8 @@ JIT = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-# A unix socket's path, which is Spark's own name of 43 characters in our folder.
 _SOCKET_PATH_MAX = 107
+# Spark names a socket in our folder with `/.` and a UUID and `.sock`, and a few more to be safe.
 _SOCKET_NAME = 44
 
 
@@ -44,26 +45,14 @@ def spark_conf(settings: Settings, work: Path) -> SparkConf:
 
 
 def launch(settings: Settings, work: Path) -> threading.Thread:
-    """Launch the JVM of this process beside the caller; the session that is started next uses it.
-
-    Gives the thread. A failure is told and nothing more: the session launches it again, or meets the same.
-    """
+    """Launch the JVM of this process beside the caller; the session that is started next uses it. Gives the thread."""
     conf = spark_conf(settings, work)
-
-    def run() -> None:
-        try:
-            SparkContext._ensure_initialized(conf=conf)
-        except Exception as error:
-            log.info("jvm was not launched ahead", error=str(error)[:500])
-
-    thread = threading.Thread(target=run, daemon=True, name="jvm")
-    thread.start()
-    return thread
+    return early("jvm", lambda: SparkContext._ensure_initialized(conf=conf))
 
 
 def remove_files(work: Path) -> None:
     """Remove Spark's own files of this process, whose session is over."""
-    for folder in (work, _sockets()):
+    for folder in (work, spark_socket_folder()):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -113,10 +102,8 @@ def _worker_sockets() -> dict[str, str]:
     Over TCP a task's first bytes wait 40 ms for a delayed acknowledgement. Folders of processes that were killed are
     removed here. Workers on other machines keep TCP, and so do those of a process whose TMPDIR is too long for a socket.
     """
-    for left in socket_folder().glob("spark-*"):
-        if not runs(int(left.name.partition("-")[2])):
-            shutil.rmtree(left, ignore_errors=True)
-    folder = _sockets()
+    remove_left(socket_folder(), SPARK_SOCKETS)
+    folder = spark_socket_folder()
     if len(os.fsencode(folder)) + _SOCKET_NAME > _SOCKET_PATH_MAX:
         log.info("python workers are reached by TCP, which is slower: TMPDIR is too long", folder=str(folder))
         return {}
@@ -124,10 +111,6 @@ def _worker_sockets() -> dict[str, str]:
     # Not of a driver, which ends without.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
-
-
-def _sockets() -> Path:
-    return socket_folder() / f"spark-{os.getpid()}"
 
 
 def _shared_classes(settings: Settings) -> str:

@@ -33,8 +33,7 @@ from pipelines.processes import runs
 from statestore import wire
 from statestore.client import StoreClient
 from statestore.config import KafkaConfig, RocksConfig, SnapshotConfig, TaskSpec
-from statestore.errors import Fenced, RollforwardError, Unavailable
-from statestore.server import EXIT_FENCED
+from statestore.errors import EXIT_FENCED, Fenced, RollforwardError, Unavailable
 
 log = structlog.get_logger()
 _START_S = 30.0

@@ -6,13 +6,11 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-import structlog
 from pyspark.sql import SparkSession
 
+from pipelines.engine.early import early
 from pipelines.engine.jvm import spark_conf
 from pipelines.settings import Settings
-
-log = structlog.get_logger()
 
 
 def start_session(settings: Settings, app: str, work: Path) -> SparkSession:
@@ -23,20 +21,15 @@ def start_session(settings: Settings, app: str, work: Path) -> SparkSession:
 def start_workers(session: SparkSession) -> threading.Thread:
     """Start Spark's Python daemon and a worker beside the caller: importing takes seconds, and so does planning a batch.
 
-    Gives the thread. A failure is told and nothing more: the first batch starts them as well, or meets the same.
+    Gives the thread.
     """
 
     def start() -> None:
-        try:
-            context = session.sparkContext
-            context.setJobDescription("starts the Python workers")
-            context.parallelize([0], 1).foreachPartition(_do_nothing)
-        except Exception as error:
-            log.info("python workers were not started ahead", error=str(error)[:500])
+        context = session.sparkContext
+        context.setJobDescription("starts the Python workers")
+        context.parallelize([0], 1).foreachPartition(_do_nothing)
 
-    thread = threading.Thread(target=start, daemon=True, name="workers")
-    thread.start()
-    return thread
+    return early("workers", start)
 
 
 def _do_nothing(rows: Iterable[int]) -> None:

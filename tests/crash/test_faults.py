@@ -19,10 +19,9 @@ from pipelines.plan import query_from_json, query_to_json
 from pipelines.registry import Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
-from statestore.errors import InvalidConfig, InvalidInput, Unavailable
+from statestore.errors import EXIT_FENCED, InvalidConfig, InvalidInput, Unavailable
 from statestore.failpoints import REFUSE_POINTS, arm, is_armed
 from statestore.kafka import Admin, Reader
-from statestore.server import EXIT_FENCED
 from tests.crash.conftest import Start
 from tests.support.feed import SQL, Feed, read_topic
 from tests.support.metastore import replace_plan

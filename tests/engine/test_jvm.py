@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pipelines.driver import EXIT_FAILED
 from pipelines.names import socket_folder
-from pipelines.processes import EXIT_FAILED
 from pipelines.settings import Settings
 
 SLOW = {"pyarrow", "sqlalchemy", "sqlglot", "confluent_kafka"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pipelines.engine.spark import start_session, start_workers
-from pipelines.names import socket_folder
+from pipelines.names import SPARK_SOCKETS, socket_folder, spark_socket_folder
 from pipelines.settings import Settings
 
 DAEMON = "pipelines.engine.worker_daemon"
@@ -50,12 +49,12 @@ def test_workers_are_reached_by_private_unix_sockets_and_those_of_killed_process
     machine: Settings, tmp_path: Path
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        left = socket_folder() / f"spark-{ended.pid}"
+        left = socket_folder() / f"{SPARK_SOCKETS}{ended.pid}"
     left.mkdir()
     session = start_session(machine, "workers", tmp_path)
     try:
         assert [0, 1] == [row.id for row in session.range(2).mapInArrow(as_they_are, "id long").collect()]
-        mine = socket_folder() / f"spark-{os.getpid()}"
+        mine = spark_socket_folder()
         assert all(path.is_socket() for path in mine.iterdir())
         assert any(mine.iterdir())
         assert 0o700 == mine.stat().st_mode & 0o777

@@ -81,7 +81,7 @@ def leftovers(pipeline: str, settings: Settings, registry: Registry, former: set
     problems += [f"socket: {path}" for path in sorted(sockets - known)]
     folders = {path.name for path in (settings.home / "spark").glob("*")}
     problems += [f"folder: {name}" for name in sorted(folders - {f"{pipeline}-{driver.pid}"})]
-    spark = {int(path.name.partition("-")[2]) for path in names.socket_folder().glob("spark-*")}
+    spark = {int(path.name.partition("-")[2]) for path in names.socket_folder().glob(f"{names.SPARK_SOCKETS}*")}
     problems += [f"sockets of spark: {pid}" for pid in sorted(spark & former - {driver.pid})]
     groups = AdminClient({"bootstrap.servers": settings.bootstrap_servers}).list_consumer_groups().result().valid
     queries = deployed_queries(registry.pipeline(pipeline))
