@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
-from pipelines.engine.combine import combine_of
+from pipelines.engine.combine import Combine, combine_of
 from pipelines.engine.decode import Count, Reasons, arrow_type, decoded_ddl, decoder
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchanges, reader, without_states, writer
 from pipelines.engine.input import Input
 from pipelines.engine.job import Job
 from pipelines.engine.merge import STORED, MergeSql
+from pipelines.engine.update import Update, update_of
 from pipelines.plan import Query
 
 
@@ -21,6 +25,7 @@ class BatchJob(Job):
         super().__init__(query)
         self.sql = MergeSql(query)
         self.combine = combine_of(query) if combine else None
+        self.update = update_of(query) if combine else None
         self.types = [arrow_type(part.type) for part in self.sql.parts]
 
     def _grouped(self, records: Input, count: Count, refused: Reasons | None) -> DataFrame:
@@ -30,10 +35,13 @@ class BatchJob(Job):
             decode = decoder(source, plain_columns(self.query), count, refused)
             rows, aggregates = self.sql.with_keys(records.decoded(decode, decoded_ddl(source))), self.sql.grouped()
         else:
-            decode = combine.after(decoder(source, combine.needs_raw, count, refused))
-            rows = self.sql.combined_keys(records.decoded(decode, combine.ddl, shared=True))
-            aggregates = self.sql.combined()
+            rows, aggregates = self._combined(records, combine, count, refused), self.sql.combined()
         return rows.groupBy("__key", "__dead").agg(*(expr(text) for text in aggregates))
+
+    def _combined(self, records: Input, combine: Combine, count: Count, refused: Reasons | None) -> DataFrame:
+        """What the workers have combined, with keys."""
+        decode = combine.after(decoder(self.query.source, combine.needs_raw, count, refused))
+        return self.sql.combined_keys(records.decoded(decode, combine.ddl, shared=True))
 
     def frame(
         self,
@@ -48,6 +56,10 @@ class BatchJob(Job):
         """The whole batch as one frame: decode, combine, aggregate and shuffle, READ, merge, WRITE. Nothing runs yet."""
         # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.
         records.session.conf.set("spark.sql.shuffle.partitions", self.query.tasks)
+        if self.combine is not None and self.update is not None:
+            rows = self._combined(records, self.combine, count, refused).selectExpr(*self.update.columns())
+            step = updated(self.update, read, write)
+            return rows.repartition(self.query.tasks, "__key", "__dead").mapInArrow(step, result_ddl)
         grouped = self._grouped(records, count, refused)
         old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in self.sql.parts)
         known = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in grouped.schema.fields)
@@ -60,6 +72,15 @@ class BatchJob(Job):
 
     def without_states(self) -> ArrowFunction:
         return without_states([part.name for part in self.sql.parts], self.types)
+
+
+def updated(update: Update, read: ArrowFunction, write: ArrowFunction) -> ArrowFunction:
+    """READ and WRITE and what lies between them as one function over a task's combined rows."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from write(update.results(rows) for rows in read(update.grouped(batches)))
+
+    return run
 
 
 def plain_columns(query: Query) -> tuple[str, ...] | None:

@@ -1,7 +1,7 @@
 """Expressions of a plan computed over Arrow columns: those few of which every value is surely Spark's.
 
     columns                                         whole numbers
-    + - *   (they wrap around as Java's do)         div by a number that is neither 0 nor -1
+    + - *   (they wrap around as Java's do)         div and % by a number that is not 0
     = <> < <= > >=   of whole numbers               AND OR NOT, IS NULL, CASE WHEN … THEN … ELSE … END
     CAST of whole numbers to BIGINT                 coalesce(…, false) of conditions
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _TOKEN = re.compile(
-    r"\s*(?:`(?P<column>[^`]+)`|(?P<number>[0-9]+)|(?P<word>[A-Za-z_][A-Za-z_0-9]*)|(?P<sign><>|<=|>=|[-+*(),=<>]))"
+    r"\s*(?:`(?P<column>[^`]+)`|(?P<number>[0-9]+)|(?P<word>[A-Za-z_][A-Za-z_0-9]*)|(?P<sign><>|<=|>=|[-+*%(),=<>]))"
 )
 _COMPARED = {
     "=": "equal",
@@ -139,16 +139,19 @@ class _Parser:
 
     def _product(self) -> Columnar:
         found = self._operand()
-        while sign := self.accept("*", "div"):
+        while sign := self.accept("*", "div", "%"):
             right = self._operand()
-            if sign == "*":
-                left, right, kind = _widened(found, right)
-                found = _call("multiply", kind, left, right)
-            else:
-                # Null of a division by zero and the one quotient that wraps are left to Spark.
-                if right.literal in (None, 0):
-                    raise _Unknown
+            # Null of a division by zero and the one quotient that wraps are left to Spark.
+            if sign != "*" and right.literal in (None, 0):
+                raise _Unknown
+            if sign == "div":
                 found = _call("divide", _BIGINT, _cast(found, _BIGINT), _cast(right, _BIGINT))
+                continue
+            left, right, kind = _widened(found, right)
+            if sign == "%":
+                # Both languages cut a quotient off towards zero: what is left has the sign of what was divided.
+                right = _call("multiply", kind, _call("divide", kind, left, right), right)
+            found = _call("subtract" if sign == "%" else "multiply", kind, left, right)
         return found
 
     def _operand(self) -> Columnar:

@@ -31,6 +31,8 @@ _KEY_FORMATS = ("kafka", "json", "delimited")
 _COUNT = "count"
 _FUNCTIONS = {"count_all": _COUNT, "count": _COUNT, "sum": "sum", "min": "min", "max": "max"}
 _AGAIN = {_COUNT: "sum", "sum": "sum", "min": "min", "max": "max"}
+# The same by the part's operation.
+MERGES = {operation: _AGAIN[function] for operation, function in _FUNCTIONS.items()}
 # What each function takes. Doubles are counted only: the order of additions shows, and Arrow passes over NaN.
 _ARGUMENTS = {
     _COUNT: (*_KEYS, pa.bool_(), pa.float64()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
@@ -33,12 +34,21 @@ ALL = """
   MAX(b) AS hb, MIN(t) AS lt, MAX(t) AS ht, MAX(at) AS newest, MAX(rowtime) AS seen,
   SUM(CASE WHEN i > 3 AND NOT b < 0 THEN b * 3 - i ELSE 1 END) AS chosen, SUM(i + 1) AS wraps, MIN(b / 7) AS seventh
 """
+# Without an average.
+WHOLE = """
+  COUNT(*) AS n, COUNT(d) AS ds, SUM(i) AS si, SUM(b) AS sb, MIN(i) AS li, MAX(b) AS hb, MIN(t) AS lt, MAX(t) AS `h"t\\`,
+  MAX(at) AS newest, SUM(i + 1) AS wraps, MIN(b / 7) AS seventh, MIN(b) % 7 AS `left`, MAX(i) % 5 - 1 AS five,
+  MIN(i) > 2 AS large
+"""
 QUERIES = {
     "kafka": f"CREATE TABLE r AS SELECT k, {ALL} FROM s GROUP BY k EMIT CHANGES;",
     "json": f"""CREATE TABLE r WITH (key_format='json') AS SELECT k, b / 10 AS tens, i, {ALL} FROM s
       WHERE (f OR i IS NULL) AND (b <> 5 OR t IS NOT NULL) GROUP BY k, b / 10, i HAVING COUNT(*) > 1 EMIT CHANGES;""",
     "delimited": f"""CREATE TABLE r WITH (key_format='delimited') AS SELECT k, t, {ALL} FROM s
       WHERE i * 2 >= b GROUP BY k, t EMIT CHANGES;""",
+    "updated": f"CREATE TABLE r AS SELECT t, {WHOLE} FROM s GROUP BY t EMIT CHANGES;",
+    "updated, having": f"""CREATE TABLE r WITH (key_format='json') AS SELECT k, b / 10 AS tens, {WHOLE} FROM s
+      WHERE f OR i IS NULL GROUP BY k, b / 10 HAVING COUNT(*) > 1 AND MIN(i) < 3 EMIT CHANGES;""",
 }
 RESULT = "key binary, value binary, dead string, time bigint, emit tinyint, state string"
 INTS = st.one_of(st.none(), st.integers(-3, 7), st.sampled_from([-(2**31), 2**31 - 1]))
@@ -89,13 +99,22 @@ def part(partition: int, blocks: list[list[bytes | None]]) -> GivenPart:
     return GivenPart(tuple(block(partition, *each) for each in zip(starts, blocks, strict=True)))
 
 
+def stored(seed: int | None, at: int, kind: pa.DataType) -> object:
+    """What a key's state has in its column `at`: the token, the time, parts. Every third key has none, and some parts."""
+    if seed is None or seed % 3 == 0 or (at > 1 and (seed >> at) % 4 == 0):
+        return None
+    number = (1_010, 2, -5, 2**31 - 1)[(seed + at) % 4]
+    return "b,\n" if pa.types.is_string(kind) else number
+
+
 def results(spark: SparkSession, job: BatchJob, parts: list[list[list[bytes | None]]]) -> list[tuple[object, ...]]:
     """All that WRITE is given, dead letters too, in some order."""
-    names, types = [part.name for part in job.sql.parts], job.types
+    names, kinds = [part.name for part in job.sql.parts], [pa.int64(), pa.int64(), *job.types]
 
-    def no_states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            added = [pa.nulls(batch.num_rows, kind) for kind in (pa.int64(), pa.int64(), *types)]
+            seeds = [None if key is None else crc32(key) for key in batch.column("__key").to_pylist()]
+            added = [pa.array([stored(seed, at, kind) for seed in seeds], kind) for at, kind in enumerate(kinds)]
             known = ["__token", "__old_time", *(f"__s_{name}" for name in names)]
             yield pa.RecordBatch.from_arrays([*batch.columns, *added], names=[*batch.schema.names, *known])
 
@@ -111,16 +130,17 @@ def results(spark: SparkSession, job: BatchJob, parts: list[list[list[bytes | No
             yield pa.RecordBatch.from_arrays(columns, names=["key", "value", "dead", "time", "emit", "state"])
 
     read = Input(spark, tuple(part(number, blocks) for number, blocks in enumerate(parts)))
-    frame = job.frame(read, count=uncounted, read=no_states, write=write, result_ddl=RESULT)
+    frame = job.frame(read, count=uncounted, read=states, write=write, result_ddl=RESULT)
     return sorted((tuple(row) for row in frame.collect()), key=repr)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("statement", QUERIES.values(), ids=QUERIES)
-def test_results_are_those_of_the_rows_themselves(spark: SparkSession, statement: str) -> None:
-    query = query_of(statement)
+@pytest.mark.parametrize("name", QUERIES)
+def test_results_are_those_of_the_rows_themselves(spark: SparkSession, name: str) -> None:
+    query = query_of(QUERIES[name])
     plain, combined = BatchJob(query, combine=False), BatchJob(query)
     assert combined.combine is not None
+    assert name.startswith("updated") == (combined.update is not None)
     # Few rows at once, and more groups than are held.
     combined.combine = replace(combined.combine, rows_bytes=2_000, groups_bytes=1_000)
 
@@ -197,6 +217,8 @@ EXPRESSIONS = [
     "`I` * `B` - `I`",
     "`B` * `B` + 9223372036854775807",
     "`B` div 3",
+    "`B` % 3",
+    "`I` % 3 - `B` % 2147483648 * 2",
     "`I` div 2147483648",
     "CAST(`I` AS BIGINT) * 4",
     "2 - 3 - `I` * 2",
@@ -244,7 +266,8 @@ def test_an_expression_is_what_spark_makes_of_it(spark: SparkSession, text: str)
         "`I` AND `F`",
         "`B` div `I`",
         "`B` div 0",
-        "`B` % 2",
+        "`B` % 0",
+        "`B` % `I`",
         "-`I`",
         "1.5",
         "'a'",
