@@ -134,6 +134,7 @@ class PipelineDriver:
 
     def _start(self) -> None:
         settings = self._settings
+        self._servers.launch()
         deployed = deployed_queries(self._row)
         admin = Admin(settings.kafka_config())
         admin.check()

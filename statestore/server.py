@@ -304,8 +304,10 @@ def serve(config: ServerConfig, until: Callable[[], object] | None = None) -> No
 def main() -> None:
     """Entry point of the process; see the head of this file."""
     logs.json_to_stderr()
-    config = config_from_fields(wire.loads(sys.stdin.buffer.readline()))
-    serve(config, sys.stdin.buffer.read)
+    line = sys.stdin.buffer.readline()
+    # Whoever launched it has ended, or needs no server.
+    if line:
+        serve(config_from_fields(wire.loads(line)), sys.stdin.buffer.read)
 
 
 if __name__ == "__main__":

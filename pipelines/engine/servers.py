@@ -3,7 +3,7 @@
 A server learns its configuration from its standard input and ends when that closes, so none outlives the driver, even
 one that was killed. Tasks are spread over the servers in turn.
 
-A server that has died is replaced at once, also while nothing is to be done. One that does not answer is killed: then
+A server that has died is replaced at once, also while nothing is to be done, by a process that has been waiting for it. One that does not answer is killed: then
 every call that waits for it fails, and it is replaced like one that has died. Its tasks are fenced in Kafka when they
 are opened elsewhere, so a server that only slept could do no harm if it could not be killed.
 
@@ -14,9 +14,9 @@ which recover them from snapshot and changelog; they stay there until the driver
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +29,7 @@ import structlog
 
 from pipelines import names
 from pipelines.engine.hosted import LocalServer, RemoteServer
+from pipelines.engine.standby import Standby
 from pipelines.processes import runs
 from statestore import wire
 from statestore.client import StoreClient
@@ -39,6 +40,8 @@ log = structlog.get_logger()
 _START_S = 30.0
 _OPEN_ATTEMPTS = 8
 _OBSERVE_S = 5.0
+# When a process is launched that takes a dead server's place: not while the driver and its first batches need the CPU.
+_SPARE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -90,11 +93,18 @@ class StoreServers:
         # Where this driver has opened each task. A server that was given up and came back may have slept.
         self._opened: dict[str, LocalServer | RemoteServer] = {}
         self._turn = itertools.count()
+        self._standby = Standby(log_file)
+        self._spare_from = math.inf
         self._lock = RLock()
         self._workers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="store-servers")
         self._pings = ThreadPoolExecutor(max_workers=count, thread_name_prefix="pings")
         self.on_lost: Callable[[], None] = lambda: None
         self.on_opened: Callable[[str, dict[str, Any]], None] = lambda _cause, _opened: None
+
+    def launch(self) -> None:
+        """Launch the processes of the servers, which `ensure` then finds waiting: they import meanwhile."""
+        if not self._addresses:
+            self._standby.keep(len(self._servers))
 
     def assign(self, specs: list[TaskSpec], epoch: int) -> None:
         """Take the tasks of one query in; They are opened by `ensure`, with the query's `epoch`."""
@@ -117,6 +127,7 @@ class StoreServers:
                     for error in [future.exception() for future in waiting]:
                         if error is not None:
                             raise error
+                    self._spare_from = time.monotonic() + _SPARE_S
                     return
                 except Unavailable as error:
                     # A server may die while it recovers, or Kafka may be away for a while.
@@ -169,18 +180,7 @@ class StoreServers:
             transactions=self._transactions,
             snapshots=None if self._snapshots is None else asdict(self._snapshots),
         )
-        with self._log_file.open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "statestore.server"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                # Ctrl-C goes to the driver alone, which then ends the servers in order.
-                process_group=0,
-            )
-        assert process.stdin is not None
-        process.stdin.write(config + b"\n")
-        process.stdin.flush()
+        process = self._standby.take(config)
         return LocalServer(name, str(socket), self._connect(process, socket), process)
 
     def _connect(self, process: subprocess.Popen[bytes], socket: Path) -> StoreClient:
@@ -224,6 +224,10 @@ class StoreServers:
         """Replace the servers that have died, if there are any, and open their tasks again."""
         if any(server is not None and server.ended() is not None for server in self._servers):
             self.ensure("a store server died")
+        if not self._addresses and time.monotonic() > self._spare_from:
+            with self._lock:
+                self._standby.keep(1)
+                self._spare_from = time.monotonic() + _SPARE_S
 
     def _open_if_needed(self, assigned: _Assigned, cause: str) -> None:
         name, server = assigned.spec.name, self._server(assigned.spec.name)
@@ -331,6 +335,7 @@ class StoreServers:
                 server.forget()
             for server in living:
                 server.await_end()
+            self._standby.close()
         self._workers.shutdown(wait=False)
         self._pings.shutdown(wait=False)
 
