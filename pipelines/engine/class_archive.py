@@ -1,6 +1,6 @@
 """An archive of the classes that a driver's JVM loads: with it a start takes about half the CPU.
 
-Owns one file per Java and Spark. It is made once on a machine by a short, orderly run of what every driver
+Owns one file per Java, Spark and what is run for it. It is made once on a machine by a short, orderly run of what every driver
 does (`training`), in a process of its own, since the JVM writes the archive when it ends. The JVM itself checks that an
 archive fits and starts without one that does not, so a wrong or damaged one costs time and nothing else.
 
@@ -25,6 +25,7 @@ from pipelines.settings import Settings
 
 log = structlog.get_logger()
 _TIMEOUT_S = 180.0
+_TRAINING = "pipelines.engine.training"
 
 
 def archive_path(settings: Settings, folder: Path) -> Path:
@@ -33,7 +34,10 @@ def archive_path(settings: Settings, folder: Path) -> Path:
     java = release.read_text() if release is not None and release.exists() else str(settings.java_home)
     spark = find_spec("pyspark")
     assert spark is not None
-    identity = json.dumps([java, metadata.version("pyspark"), spark.origin])
+    training = find_spec(_TRAINING)
+    assert training is not None and training.origin is not None
+    trained = Path(training.origin).read_text()
+    identity = json.dumps([java, metadata.version("pyspark"), spark.origin, trained])
     return folder / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa"
 
 
@@ -42,7 +46,7 @@ def make_archive(settings: Settings, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(prefix=".training-", dir=target.parent) as work:
         made = Path(work) / target.name
-        command = [sys.executable, "-m", "pipelines.engine.training", str(made)]
+        command = [sys.executable, "-m", _TRAINING, str(made)]
         environment = {
             **os.environ,
             "ROLLFORWARD_JAVA_HOME": "" if settings.java_home is None else str(settings.java_home),

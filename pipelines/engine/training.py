@@ -24,17 +24,18 @@ _SQL = """
 CREATE STREAM training (name VARCHAR, amount BIGINT, price DOUBLE) WITH (kafka_topic='training', value_format='json');
 CREATE TABLE trained AS SELECT name, COUNT(*) AS n, SUM(amount) AS total, AVG(price) AS mean
   FROM training WHERE amount > 0 GROUP BY name HAVING COUNT(*) > 0 EMIT CHANGES;
+CREATE TABLE updated AS SELECT name, COUNT(*) AS n, MAX(amount) AS most FROM training GROUP BY name EMIT CHANGES;
 """
 
 
 def train(session: SparkSession) -> None:
-    """Plan and run a small batch the way a driver does."""
-    query = parse_pipeline(_SQL, pipeline="training", default_tasks=2).queries[0]
-    job = BatchJob(query)
+    """Plan and run a small batch of each query the way a driver does: one whose keys Spark updates, one where it does not."""
     values = [b'{"name":"a","amount":1,"price":2.5}'] * 8
     given = GivenRecords(0, pa.nulls(8, pa.binary()), pa.array(values), pa.array(range(8)), pa.array([0] * 8))
     records = Input(session, (GivenPart((given,)),))
-    job.frame(records, count=uncounted, read=job.without_states(), write=drained).collect()
+    for query in parse_pipeline(_SQL, pipeline="training", default_tasks=2).queries:
+        job = BatchJob(query)
+        job.frame(records, count=uncounted, read=job.without_states(), write=drained).select("*").collect()
 
 
 def main() -> None:
