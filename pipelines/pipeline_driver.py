@@ -42,7 +42,7 @@ from statestore.errors import Fenced, RollforwardError
 from statestore.kafka import Admin
 
 log = structlog.get_logger()
-_HEARTBEAT_S = 1.0
+_HEARTBEAT_S = 2.0
 
 
 @dataclass

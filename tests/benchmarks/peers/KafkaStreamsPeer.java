@@ -426,7 +426,7 @@ public final class KafkaStreamsPeer {
     properties.put(StreamsConfig.STATE_DIR_CONFIG, folder);
     properties.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
     properties.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 2);
-    properties.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 1_000);
+    properties.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, Integer.parseInt(System.getenv("COMMIT_INTERVAL_MS")));
     properties.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
     // Larger than the default of 10 MiB, so that a key that changes often in one interval is written once.
     properties.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 256L * 1024 * 1024);

@@ -7,6 +7,7 @@ repartition topic for each.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -143,7 +144,7 @@ def main() -> None:
         consumer_group=name,
         state_dir=folder,
         processing_guarantee="exactly-once",
-        commit_interval=1.0,
+        commit_interval=int(os.environ["COMMIT_INTERVAL_MS"]) / 1000,
         auto_offset_reset="earliest",
         producer_extra_config={"linger.ms": 20, "compression.type": "lz4"},
     )

@@ -152,7 +152,7 @@ def main() -> None:
             .option("topic", f"{name}-{table}")
             .option("checkpointLocation", f"{folder}/checkpoint/{table}")
             .outputMode("append" if workload == "stateless" else "update")
-            .trigger(processingTime="1 second")
+            .trigger(processingTime=f"{os.environ['COMMIT_INTERVAL_MS']} milliseconds")
             .start()
         )
     spark.streams.awaitAnyTermination()

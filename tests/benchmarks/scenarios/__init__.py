@@ -15,6 +15,7 @@ SCENARIOS: dict[str, Scenario] = {
             (*_BOTH, "rollforward-no-transactions", "quix-streams", "spark"),
             latency.UNITS,
             latency.measure,
+            interval_s=latency.INTERVAL_S,
         ),
         Scenario(
             "nothing-to-do",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -41,7 +41,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A measurement of its own kind. `measure` makes one run of one system; `slow` ones run only when named."""
+    """A measurement of its own kind. `measure` makes one run of one system; `slow` ones run only when named.
+
+    `interval_s` is the commit interval of every system.
+    """
 
     name: str
     what: str
@@ -51,9 +54,11 @@ class Scenario:
     keys: Callable[[Options], int] = lambda options: 10_000
     workload: Workload = TOTALS
     slow: bool = False
+    interval_s: float = 1.0
 
     def run(self, broker: Broker, systems: list[type[System]], options: Options, folder: Path, tell: Tell) -> Found:
         """Figures of each round by system, or why there are none."""
+        broker = replace(broker, interval_s=self.interval_s)
 
         def one(kind: type[System], run: str) -> Figures:
             topic = f"source-{run}"

@@ -26,7 +26,7 @@ from tests.benchmarks.workloads import Workload
 class Broker:
     """What every run shares: the broker and Java (`found`), and settings of the run.
 
-    `batch` bounds a batch in records where a system has such a bound.
+    `batch` bounds a batch in records where a system has such a bound; `interval_s` is between commits.
     """
 
     found: Settings
@@ -165,6 +165,7 @@ class System(ABC):
 
     def spawn(self, command: list[str], environment: dict[str, str] | None = None) -> None:
         """Start its process, with its output in the log."""
+        interval_ms = round(1000 * self.broker.interval_s)
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 command,
@@ -172,6 +173,6 @@ class System(ABC):
                 stdout=output,
                 stderr=output,
                 cwd=self.folder,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, "COMMIT_INTERVAL_MS": str(interval_ms), **(environment or {})},
                 start_new_session=True,
             )

@@ -19,7 +19,7 @@ GROUPINGS = ("carriers", "routes")
 
 
 class KafkaStreams(System):
-    """Two threads, a commit interval of one second, static membership; its JVM has the same heap as ours."""
+    """Two threads, static membership; its JVM has the same heap as ours."""
 
     name = "kafka-streams"
 
