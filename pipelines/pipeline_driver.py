@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 import structlog
+from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines import names
@@ -143,9 +144,9 @@ class PipelineDriver:
         self._servers.sweep()
         remove_left(self._work.parent, f"{self.name}-")
         self._watcher.start()
-        # Spark takes longest to start, and owning and recovering do not need it.
-        with ThreadPoolExecutor(max_workers=1) as starting:
-            spark = starting.submit(start_session, settings, f"rollforward-{self.name}", self._work)
+        # Spark takes longest to start, and owning, recovering and small batches do not need it.
+        with ThreadPoolExecutor(max_workers=1 + len(deployed)) as starting:
+            spark = starting.submit(self._start_spark)
             for query in deployed:
                 requests = Requests(Recomputes(self._registry.engine), self.name, query.query.name)
                 driver = QueryDriver(query, settings, self._servers, self._done, requests, self._traces)
@@ -155,22 +156,32 @@ class PipelineDriver:
             self._state = "recovering"
             self._seen()
             self._servers.ensure("start")
-            session = spark.result()
-            start_workers(session)
+            for driver in self._drivers:
+                driver.use(spark)
+            begun = [starting.submit(self._begin, driver) for driver in self._drivers]
+            log.info("the tasks are open", pipeline=self.name)
+            self._spark_is_up(spark.result())
+            for each in begun:
+                each.result()
+
+    def _spark_is_up(self, session: SparkSession) -> None:
         self._tell(lambda: self._registry.spark_page(self.name, pid=os.getpid(), url=session.sparkContext.uiWebUrl))
-        # Spark's context may have put a handler of its own in the place of ours.
+        # Spark's context may have put a handler of its own in the place of ours, which only the main thread can undo.
         self.listen()
         self._watcher.also_jvm(session.sparkContext._gateway)
-        for driver in self._drivers:
-            driver.use(session)
         # Again: the JVM of a driver that was killed may have written until now.
         remove_left(self._work.parent, f"{self.name}-")
-        log.info("spark is up and the tasks are open", pipeline=self.name)
-        with ThreadPoolExecutor(max_workers=len(self._drivers)) as finishing:
-            for finished in [finishing.submit(driver.finish_planned) for driver in self._drivers]:
-                finished.result()
-        for driver in self._drivers:
-            driver.start(until_end=self._until_end)
+        log.info("spark is up", pipeline=self.name)
+
+    def _start_spark(self) -> SparkSession:
+        session = start_session(self._settings, f"rollforward-{self.name}", self._work)
+        start_workers(session)
+        return session
+
+    def _begin(self, driver: QueryDriver) -> None:
+        """Small batches need no Spark, and others wait for it."""
+        driver.finish_planned()
+        driver.start(until_end=self._until_end)
 
     def _watch(self) -> None:
         """Return when the work is over; raise what a query failed of."""

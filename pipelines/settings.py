@@ -63,6 +63,10 @@ class Settings(BaseSettings):
     max_bytes_per_batch: Annotated[int, Field(ge=1)] = Field(
         512 * 1024 * 1024, description="and in bytes of values, by the size of the batch before"
     )
+    small_batch_records: Annotated[int, Field(ge=0)] = Field(
+        10_000,
+        description="a batch of no more is computed by the driver itself, without a Spark job, where a query allows it",
+    )
     target_batch_s: Annotated[float, Field(gt=0)] = Field(
         1.0, description="time a batch shall take while there is more input than that; up to 4x behind a long backlog"
     )

@@ -10,10 +10,12 @@ from pyspark.sql.functions import expr
 
 from pipelines.engine.combine import Combine, combine_of
 from pipelines.engine.decode import Count, Reasons, arrow_type, decoded_ddl, decoder
-from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchanges, reader, without_states, writer
+from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchanges, Tasked, reader, without_states, writer
 from pipelines.engine.input import Input
 from pipelines.engine.job import Job
+from pipelines.engine.keybytes import key_bytes_of
 from pipelines.engine.merge import STORED, MergeSql
+from pipelines.engine.small import SmallBatches
 from pipelines.engine.update import Update, update_of
 from pipelines.plan import Query
 
@@ -27,6 +29,7 @@ class BatchJob(Job):
         self.combine = combine_of(query) if combine else None
         self.update = update_of(query) if combine else None
         self.types = [arrow_type(part.type) for part in self.sql.parts]
+        self.small = self._small()
 
     def _grouped(self, records: Input, count: Count, refused: Reasons | None) -> DataFrame:
         """One row a key, and one a dead letter."""
@@ -69,6 +72,18 @@ class BatchJob(Job):
     def exchanged(self, exchanges: Exchanges) -> tuple[ArrowFunction, ArrowFunction]:
         names = [part.name for part in self.sql.parts]
         return reader(exchanges, names, self.types), writer(exchanges, names, self.types)
+
+    def _small(self) -> SmallBatches | None:
+        keys = key_bytes_of(self.query)
+        if self.combine is None or self.update is None or keys is None:
+            return None
+        update, names = self.update, [part.name for part in self.sql.parts]
+
+        def step(exchanges: Exchanges, tasked: Tasked) -> ArrowFunction:
+            read = reader(exchanges, names, self.types, tasked)
+            return updated(update, read, writer(exchanges, names, self.types, tasked))
+
+        return SmallBatches(self.query, self.combine, update, keys, step)
 
     def without_states(self) -> ArrowFunction:
         return without_states([part.name for part in self.sql.parts], self.types)

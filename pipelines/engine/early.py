@@ -1,7 +1,12 @@
-"""Steps of a start that are taken beside others, before anybody needs them."""
+"""Steps of a start that are taken beside others, before anybody needs them.
+
+What registers itself for both sides of a fork is imported here: between the two of one, in another thread, it would make
+Python complain.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401
 import threading
 from collections.abc import Callable
 

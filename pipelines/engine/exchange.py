@@ -27,7 +27,16 @@ _ROWS_OUT = 20_000
 ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 # Asked in the worker, by each Spark task.
 Exchanges = Callable[[], "Exchange"]
+Tasked = Callable[[], "Place"]
 RESULT_DDL = "task int, attempt bigint, rows bigint, dropped bigint"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which task READ and WRITE serve, and which attempt of it this is."""
+
+    task: int
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -63,14 +72,16 @@ class Exchange:
         return client.write(name, epoch=self.epoch, batch=self.batch, attempt=attempt, token=token, order=order)
 
 
-def reader(exchanges: Exchanges, parts: list[str], types: list[pa.DataType]) -> ArrowFunction:
+def reader(
+    exchanges: Exchanges, parts: list[str], types: list[pa.DataType], tasked: Tasked | None = None
+) -> ArrowFunction:
     """READ: adds the committed state of each row's key: `__token`, `__old_time` and the stored parts.
 
     A task that has committed the batch already gets no rows on, so it stages and commits nothing.
     """
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        exchange, task = exchanges(), task_context().partitionId()
+        exchange, task = exchanges(), (tasked or spark_task)().task
         codec = StateCodec(types)
         reading: Reading | None = None
         with ExitStack() as connected:
@@ -186,12 +197,14 @@ def _only_figures(schema: pa.Schema) -> pa.Table:
     return pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)
 
 
-def writer(exchanges: Exchanges, parts: list[str], types: list[pa.DataType]) -> ArrowFunction:
+def writer(
+    exchanges: Exchanges, parts: list[str], types: list[pa.DataType], tasked: Tasked | None = None
+) -> ArrowFunction:
     """WRITE: stages the rows on the task's server and gives one row of `RESULT_DDL`, or none for a task without rows."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context, exchange = task_context(), exchanges()
-        task, attempt = context.partitionId(), context.taskAttemptId()
+        exchange, place = exchanges(), (tasked or spark_task)()
+        task, attempt = place.task, place.attempt
         codec = StateCodec(types)
         writing: Writing | None = None
         token, order, dead = 0, None, 0
@@ -254,6 +267,12 @@ def staged_rows(batch: pa.RecordBatch, parts: list[str], codec: StateCodec) -> p
         ],
         schema=SCHEMA,
     )
+
+
+def spark_task() -> Place:
+    """The Spark task that runs here."""
+    context = task_context()
+    return Place(context.partitionId(), context.taskAttemptId())
 
 
 def task_context() -> TaskContext:

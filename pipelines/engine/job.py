@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import sub
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import Accumulator
@@ -16,6 +17,9 @@ from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, Excha
 from pipelines.engine.input import Input, InputOfTurn
 from pipelines.engine.turn import Turn, exchange_of_turn
 from pipelines.plan import Query
+
+if TYPE_CHECKING:
+    from pipelines.engine.small import SmallBatches
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ class Job(ABC):
 
     def __init__(self, query: Query) -> None:
         self.query = query
+        # How small batches are computed without Spark; None where they are not.
+        self.small: SmallBatches | None = None
         self._prepared: dict[int, Prepared] = {}
 
     @abstractmethod

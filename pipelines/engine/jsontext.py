@@ -18,12 +18,13 @@ def json_objects(fields: Sequence[tuple[str, pa.Array]]) -> pa.BinaryArray:
     pieces: list[pa.Array | str] = []
     before = "{"
     for name, column in fields:
-        pieces += [f'{before}"{name.translate(_ESCAPES)}":', pc.coalesce(_texts(column), "null")]
+        pieces += [f'{before}"{name.translate(_ESCAPES)}":', pc.coalesce(json_texts(column), "null")]
         before = ","
     return pc.binary_join_element_wise(*pieces, "}", "").cast(pa.binary())
 
 
-def _texts(column: pa.Array) -> pa.StringArray:
+def json_texts(column: pa.Array) -> pa.StringArray:
+    """The text of every value; null for null."""
     if not pa.types.is_string(column.type):
         return column.cast(pa.string())
     special = pc.match_substring_regex(column, _SPECIAL)

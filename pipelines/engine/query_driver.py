@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
@@ -111,7 +111,10 @@ class QueryDriver:
         self._settings = settings
         self._kafka = settings.kafka_config()
         self._servers = servers
+        self._spark: Future[SparkSession] = Future()
         self._session: SparkSession | None = None
+        self._claiming = threading.RLock()
+        self._claimed = threading.local()
         self._on_done = on_done
         self._requests = requests
         self._compared = Compared()
@@ -130,14 +133,22 @@ class QueryDriver:
         self._ahead = Ahead(self.query.name, self.cancel_job)
         self._log = log.bind(pipeline=deployed.pipeline, query=self.query.name)
 
-    def use(self, session: SparkSession) -> None:
-        """Compute in a session of the query's own, made from this one. Owning and recovering need none."""
-        self._session = session.newSession()
+    def use(self, spark: Future[SparkSession]) -> None:
+        """Compute in a session of the query's own, made from this one. Owning, recovering and small batches need none."""
+        self._spark = spark
 
     @property
     def session(self) -> SparkSession:
-        """The query's session."""
-        assert self._session is not None
+        """The query's session, once Spark is up. The thread that asks gives its jobs in the query's name from then on."""
+        with self._claiming:
+            if self._session is None:
+                self._session = self._spark.result().newSession()
+        if not hasattr(self._claimed, "done"):
+            # Queries share Spark's slots fairly, and one query's job can be cancelled by the query's name.
+            context = self._session.sparkContext
+            context.setLocalProperty("spark.scheduler.pool", self.query.name)
+            context.setJobGroup(self.query.name, f"batches of {self.query.name}")
+            self._claimed.done = True
         return self._session
 
     # 1 Own.
@@ -176,7 +187,6 @@ class QueryDriver:
         if plan is None:
             raise Unrecoverable("plan of an unfinished batch is missing", plan=planned.plan, batch=planned.batch)
         self._log.info("finishing planned batch", batch=planned.batch)
-        self._claim_thread()
         with self._traced(planned):
             if planned.recompute is not None:
                 self._recompute(query_from_json(plan), planned)
@@ -204,7 +214,9 @@ class QueryDriver:
                 if poisoned:
                     planned, poisoned = self._refuse(query, planned), False
                 with self._traces.span("stage", batch=planned.batch, attempt=attempt):
-                    staged = self._ahead.take(planned) or self._stage(query, planned)
+                    # What fails without Spark is tried with it.
+                    begun = self._ahead.take(planned) or (self._stage_small(query, planned) if attempt == 1 else None)
+                    staged = begun or self._stage(query, planned)
                 self._begin_next(planned, staged, ends)
                 commit_started = time.monotonic()
                 self._commit(planned, staged)
@@ -311,6 +323,25 @@ class QueryDriver:
         reach("driver.job-done")
         return staged
 
+    def _stage_small(self, query: Query, planned: Planned) -> StagedBatch | None:
+        """3 Stage, of a small batch, without Spark; None where it has to be Spark. What goes wrong is `Unavailable`."""
+        size = count_offsets(planned.ranges)
+        if not 0 < size <= self._settings.small_batch_records or planned.refused or planned.recompute is not None:
+            return None
+        small = self._job(query, planned).small
+        if small is None:
+            return None
+        try:
+            staged = small.run(self._source.parts(planned.ranges), self._exchange(query, planned))
+        except (Fenced, Unavailable):
+            raise
+        except Exception as error:
+            raise Unavailable("small batch failed", batch=planned.batch, error=error) from error
+        if staged is not None:
+            self._log.info("staged without spark", batch=planned.batch, records=staged.records)
+            reach("driver.job-done")
+        return staged
+
     def _begin_next(self, planned: Planned, staged: StagedBatch, ends: Mapping[int, int]) -> None:
         """3 Stage, of the batch that follows one whose commit comes now, if a whole one is left."""
         chosen = self._choose(ends) if self._left(ends) >= self._pace.offsets else None
@@ -320,7 +351,6 @@ class QueryDriver:
         versions = tuple(after.get(task, -1) for task in range(self.query.tasks))
 
         def stage() -> StagedBatch:
-            self._claim_thread()
             return self._stage(self.query, chosen, versions)
 
         self._ahead.begin(chosen, stage)
@@ -444,7 +474,6 @@ class QueryDriver:
 
     def _follow(self, goal: dict[int, int] | None) -> None:
         try:
-            self._claim_thread()
             looked = time.monotonic()
             while not self.stopping.is_set():
                 started = time.monotonic()
@@ -468,12 +497,6 @@ class QueryDriver:
             self.stopping.set()
         finally:
             self._ahead.drop()
-
-    def _claim_thread(self) -> None:
-        """Queries share Spark's slots fairly, and one query's job can be cancelled by the query's name."""
-        context = self.session.sparkContext
-        context.setLocalProperty("spark.scheduler.pool", self.query.name)
-        context.setJobGroup(self.query.name, f"batches of {self.query.name}")
 
     def _look_again(self) -> None:
         """Find partitions that the topic has got, and that it is still the same topic."""

@@ -136,9 +136,12 @@ class SourceTopic:
 
     def input(self, session: SparkSession, ranges: tuple[Range, ...]) -> Input:
         """Exactly the records of `ranges`: from Kafka, and from the archive what it has no more. Nothing is read yet."""
+        return Input(session, self.parts(ranges))
+
+    def parts(self, ranges: tuple[Range, ...]) -> tuple[Part, ...]:
+        """The same, one part a partition that has any."""
         begins = {} if self._archive is None else self.begins()
-        parts = [self._part(r, begins.get(r.partition, 0)) for r in ranges if r.end > r.start]
-        return Input(session, tuple(parts))
+        return tuple(self._part(r, begins.get(r.partition, 0)) for r in ranges if r.end > r.start)
 
     def _part(self, wanted: Range, begin: int) -> Part:
         """One range: one task reads a partition, so that its records stay in their order."""

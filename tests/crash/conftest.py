@@ -15,6 +15,8 @@ from tests.support.pipeline import PipelineUnderTest
 CANARIES = Path(__file__).parents[1] / "support" / "canary"
 # So small that at nearly every commit the next batch's job is under way.
 SMALL_BATCHES = {"max_records_per_batch": 60}
+# Of what crashes here most is Spark's: batches that the driver computes itself are asked for.
+SPARKS = {"small_batch_records": 0}
 Start = Callable[..., PipelineUnderTest]
 
 
@@ -36,7 +38,7 @@ def deploy(settings: Settings, feed: Feed, points: Path) -> Iterator[Start]:
             # The bug is put in before the working directory is on the path, so this very tree has to be named.
             environment |= {"ROLLFORWARD_CANARY": canary, "PYTHONPATH": f"{CANARIES}{os.pathsep}{CANARIES.parents[2]}"}
         pipeline = PipelineUnderTest(
-            settings.model_copy(update=changed), feed.topic, SQL.format(topic=feed.topic), environment
+            settings.model_copy(update={**SPARKS, **changed}), feed.topic, SQL.format(topic=feed.topic), environment
         )
         deployed.append(pipeline)
         return pipeline

@@ -22,7 +22,7 @@ _MADE_BY = {point: "commit.committed" for point in SERVER_POINTS if point.starts
 }
 
 
-def started(deploy: Start, feed: Feed, **options: str) -> PipelineUnderTest:
+def started(deploy: Start, feed: Feed, **options: object) -> PipelineUnderTest:
     """A running pipeline that has processed its first records."""
     pipeline = deploy(**SMALL_BATCHES, **options)
     pipeline.start()
@@ -62,6 +62,27 @@ def test_killed_server_or_worker_at_every_step_changes_nothing(deploy: Start, fe
     assert pipeline.process is driver, pipeline.tail()
     assert pipeline.stop() == 0
     assert store_differences(pipeline, feed) == []
+
+
+# Of each kind, where a batch that the driver computes itself differs from Spark's: the worker's points end the driver.
+SMALL = ("stage.in-stream", "commit.in-produce", "apply.before-write", *WORKER_POINTS, "driver.job-done")
+
+
+@pytest.mark.timeout(900)
+def test_killed_anywhere_in_a_batch_without_spark_changes_nothing(deploy: Start, feed: Feed, points: Path) -> None:
+    feed.bad_every = 10**9
+    pipeline = started(deploy, feed, small_batch_records=1_000)
+    for point in SMALL:
+        fire(pipeline, feed, points, point)
+        assert store_differences(pipeline, feed) == [], point
+    # Bad records make the next batches Spark's.
+    feed.bad_every = 50
+    feed.send(400)
+    pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
+    assert all_differences(pipeline, feed) == []
+    told = pipeline.log.read_text()
+    assert "staged without spark" in told
+    assert '"event": "staging"' in told
 
 
 # Every driver point costs a start of Spark: the short form takes those with the hardest outcomes.

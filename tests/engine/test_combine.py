@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
@@ -13,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from pipelines.engine.batch import BatchJob
+from pipelines.engine.batch import BatchJob, updated
 from pipelines.engine.columnar import columnar
 from pipelines.engine.combine import Combine, combine_of
 from pipelines.engine.decode import decoder
+from pipelines.engine.exchange import ArrowFunction, Exchange, Exchanges, Tasked, result
 from pipelines.engine.input import GivenPart, Input
 from pipelines.engine.job import uncounted
 from pipelines.engine.records import GivenRecords
@@ -24,6 +26,7 @@ from pipelines.engine.spark import start_session
 from pipelines.plan import Query
 from pipelines.settings import Settings
 from pipelines.sql import parse_pipeline
+from statestore.partitioner import task_of
 
 SOURCE = """
 CREATE STREAM s (k STRING, i INT, b BIGINT, t STRING, d DOUBLE, c DECIMAL(9, 2), f BOOLEAN, at TIMESTAMP)
@@ -47,28 +50,47 @@ QUERIES = {
     "delimited": f"""CREATE TABLE r WITH (key_format='delimited') AS SELECT k, t, {ALL} FROM s
       WHERE i * 2 >= b GROUP BY k, t EMIT CHANGES;""",
     "updated": f"CREATE TABLE r AS SELECT t, {WHOLE} FROM s GROUP BY t EMIT CHANGES;",
+    "updated, several": f"""CREATE TABLE r WITH (key_format='json') AS SELECT i, k, {WHOLE} FROM s WHERE t IS NOT NULL
+      GROUP BY i, k EMIT CHANGES;""",
+    "updated, number": f"CREATE TABLE r AS SELECT i + 1 AS next, {WHOLE} FROM s GROUP BY i + 1 EMIT CHANGES;",
+    "updated, json": f"CREATE TABLE r WITH (key_format='json') AS SELECT t, {WHOLE} FROM s GROUP BY t EMIT CHANGES;",
     "updated, having": f"""CREATE TABLE r WITH (key_format='json') AS SELECT k, b / 10 AS tens, {WHOLE} FROM s
       WHERE f OR i IS NULL GROUP BY k, b / 10 HAVING COUNT(*) > 1 AND MIN(i) < 3 EMIT CHANGES;""",
 }
 RESULT = "key binary, value binary, dead string, time bigint, emit tinyint, state string"
-INTS = st.one_of(st.none(), st.integers(-3, 7), st.sampled_from([-(2**31), 2**31 - 1]))
-BIGINTS = st.one_of(st.none(), st.integers(-70, 70), st.sampled_from([-(2**63), 2**63 - 1, 2**53 + 1, 5]))
-TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", "b,", "é", "\U0001f600", "\uffee", "z\x00"]))
-ROWS = st.fixed_dictionaries(
-    {
-        "k": st.one_of(st.none(), st.sampled_from(["x", "y", "Ü", ""])),
-        "i": INTS,
-        "b": BIGINTS,
-        "t": TEXTS,
-        "d": st.one_of(st.none(), st.sampled_from([0.0, 1.5])),
-        "c": st.just("1.25"),
-        "f": st.one_of(st.none(), st.booleans()),
-        "at": st.one_of(st.none(), st.integers(0, 2**40)),
-    }
-).map(lambda row: json.dumps(row, ensure_ascii=False).encode())
+# What there is of keys, and of everything with nulls among it.
+KEYED: dict[str, st.SearchStrategy[Any]] = {
+    "k": st.sampled_from(["x", "y", "Ü", ""]),
+    "i": st.one_of(st.integers(-3, 7), st.sampled_from([-(2**31), 2**31 - 1])),
+    "b": st.one_of(st.integers(-70, 70), st.sampled_from([-(2**63), 2**63 - 1, 2**53 + 1, 5])),
+    "t": st.sampled_from(["", "a", "b,", "é", "\U0001f600", "\uffee", "z\x00"]),
+}
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    **{name: st.one_of(st.none(), values) for name, values in KEYED.items()},
+    "d": st.one_of(st.none(), st.sampled_from([0.0, 1.5])),
+    "c": st.just("1.25"),
+    "f": st.one_of(st.none(), st.booleans()),
+    "at": st.one_of(st.none(), st.integers(0, 2**40)),
+}
+
+
+def rows_of(fields: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[bytes]:
+    """JSON objects of these fields."""
+    return st.fixed_dictionaries(fields).map(lambda row: json.dumps(row, ensure_ascii=False).encode())
+
+
+ROWS = rows_of(FIELDS)
 VALUES = st.one_of(ROWS, ROWS, ROWS, st.sampled_from([None, b"no json", b'{"i":"x"}', b"{}"]))
-# Parts of the input, each of blocks of records.
-PARTS = st.lists(st.lists(st.lists(VALUES, min_size=1, max_size=25), max_size=4), min_size=1, max_size=3)
+
+
+def parts_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[list[bytes | None]]]]:
+    """Parts of the input, each of blocks of records."""
+    return st.lists(st.lists(st.lists(values, min_size=1, max_size=25), max_size=4), min_size=1, max_size=3)
+
+
+PARTS = parts_of(VALUES)
+# Of these no record is a dead letter.
+GOOD = parts_of(rows_of(FIELDS | KEYED))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +105,7 @@ def query_of(statement: str) -> Query:
     return query
 
 
-def block(partition: int, start: int, values: list[bytes | None]) -> GivenRecords:
+def block(partition: int, start: int, values: Sequence[bytes | None]) -> GivenRecords:
     offsets = range(start, start + len(values))
     return GivenRecords(
         partition,
@@ -107,8 +129,8 @@ def stored(seed: int | None, at: int, kind: pa.DataType) -> object:
     return "b,\n" if pa.types.is_string(kind) else number
 
 
-def results(spark: SparkSession, job: BatchJob, parts: list[list[list[bytes | None]]]) -> list[tuple[object, ...]]:
-    """All that WRITE is given, dead letters too, in some order."""
+def ends_of(job: BatchJob) -> tuple[ArrowFunction, ArrowFunction]:
+    """READ that gives `stored` states, and WRITE that gives all that it is given."""
     names, kinds = [part.name for part in job.sql.parts], [pa.int64(), pa.int64(), *job.types]
 
     def states(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -129,9 +151,40 @@ def results(spark: SparkSession, job: BatchJob, parts: list[list[list[bytes | No
             columns = [*(column.cast(pa.binary()) for column in columns[:2]), *columns[2:], state]
             yield pa.RecordBatch.from_arrays(columns, names=["key", "value", "dead", "time", "emit", "state"])
 
+    return states, write
+
+
+def results(spark: SparkSession, job: BatchJob, parts: list[list[list[bytes | None]]]) -> list[tuple[object, ...]]:
+    """All that WRITE is given, dead letters too, in some order."""
+    states, write = ends_of(job)
     read = Input(spark, tuple(part(number, blocks) for number, blocks in enumerate(parts)))
     frame = job.frame(read, count=uncounted, read=states, write=write, result_ddl=RESULT)
     return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+
+def small_results(job: BatchJob, parts: list[list[list[bytes | None]]]) -> list[tuple[object, ...]] | None:
+    """The same of the batch that is computed without Spark; None where it has to be Spark. Keys are at their tasks."""
+    states, write = ends_of(job)
+    given: list[tuple[object, ...]] = []
+
+    def step(_exchanges: Exchanges, tasked: Tasked) -> ArrowFunction:
+        def write_here(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            rows = [tuple(row.values()) for batch in write(batches) for row in batch.to_pylist()]
+            assert {tasked().task} == {task_of(row[0], job.query.tasks) for row in rows}
+            given.extend(rows)
+            yield result(tasked().task, tasked().attempt, len(rows))
+
+        return updated(job.update, states, write_here)  # type: ignore[arg-type]
+
+    assert job.small is not None
+    small = replace(job.small, step=step)
+    staged = small.run([part(number, blocks) for number, blocks in enumerate(parts)], Exchange("r", 0, 0, ()))
+    if staged is None:
+        assert not given
+        return None
+    assert sum(len(block) for blocks in parts for block in blocks) == staged.records
+    assert len(given) == sum(result.rows for result in staged.results)
+    return sorted(given, key=repr)
 
 
 @pytest.mark.timeout(600)
@@ -140,14 +193,31 @@ def test_results_are_those_of_the_rows_themselves(spark: SparkSession, name: str
     query = query_of(QUERIES[name])
     plain, combined = BatchJob(query, combine=False), BatchJob(query)
     assert combined.combine is not None
-    assert name.startswith("updated") == (combined.update is not None)
+    assert name.startswith("updated") == (combined.update is not None) == (combined.small is not None)
     # Few rows at once, and more groups than are held.
     combined.combine = replace(combined.combine, rows_bytes=2_000, groups_bytes=1_000)
 
     @settings(max_examples=12, deadline=None)
     @given(PARTS)
     def same(parts: list[list[list[bytes | None]]]) -> None:
-        assert results(spark, plain, parts) == results(spark, combined, parts)
+        expected = results(spark, plain, parts)
+        assert expected == results(spark, combined, parts)
+        if combined.small is not None and any(row[2] is not None for row in expected):
+            assert small_results(combined, parts) is None
+
+    same()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [name for name in QUERIES if name.startswith("updated")])
+def test_a_small_batch_without_spark_has_the_results_of_spark(spark: SparkSession, name: str) -> None:
+    job = BatchJob(query_of(QUERIES[name]))
+    plain = BatchJob(job.query, combine=False)
+
+    @settings(max_examples=12, deadline=None)
+    @given(GOOD)
+    def same(parts: list[list[list[bytes | None]]]) -> None:
+        assert results(spark, plain, parts) == small_results(job, parts)
 
     same()
 

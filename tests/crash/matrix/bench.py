@@ -54,6 +54,8 @@ class Bench:
                 state_dir=self.disk.path / "state",
                 service="matrix",
                 batch_interval_s=0.3,
+                # Workers and the JVM are among what is killed.
+                small_batch_records=0,
                 tasks=2,
                 request_timeout_s=TRANSACTION_S,
                 answer_timeout_s=ANSWER_S,
