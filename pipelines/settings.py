@@ -64,7 +64,7 @@ class Settings(BaseSettings):
         512 * 1024 * 1024, description="and in bytes of values, by the size of the batch before"
     )
     small_batch_records: Annotated[int, Field(ge=0)] = Field(
-        10_000,
+        30_000,
         description="a batch of no more is computed by the driver itself, without a Spark job, where a query allows it",
     )
     target_batch_s: Annotated[float, Field(gt=0)] = Field(

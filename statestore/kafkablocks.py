@@ -92,7 +92,10 @@ class BlockReader:
         if start >= end:
             return
         kept = _idle.setdefault(json.dumps(asdict(self._config), sort_keys=True), [])
-        consumer = kept.pop() if kept else self._consumer()
+        try:
+            consumer = kept.pop()
+        except IndexError:
+            consumer = self._consumer()
         with ExitStack() as lost:
             lost.callback(consumer.close)
             yield from _Range(consumer, self._config, topic, partition, start, end).blocks()

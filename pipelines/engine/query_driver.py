@@ -2,7 +2,7 @@
 
     1 own      "driver started": the record's offset is the epoch
     2 plan     "planned b": fixes the batch's source offsets under the plan's hash
-    3 stage    Spark runs the batch and stages it on the store servers
+    3 stage    Spark runs the batch and stages it on the store servers, or the driver itself if it is small (`small.py`)
     4 commit   each task that has rows commits in one Kafka transaction; 5 apply is the server's
     6 finish   "done b", together with the source offsets of the consumer group
 
