@@ -26,10 +26,10 @@ time.sleep(60)
 """
 
 
-def waiting() -> set[int]:
-    """Processes of servers that this process has started."""
-    children = psutil.Process().children()
-    return {child.pid for child in children if child.is_running() and "statestore.server" in child.cmdline()}
+def waiting(log: Path) -> set[int]:
+    """Processes of servers that this process has started and that write to this log."""
+    children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return {child.pid for child in children if Path(f"/proc/{child.pid}/fd/2").resolve() == log}
 
 
 def serving(servers: StoreServers) -> set[int]:
@@ -52,20 +52,20 @@ def servers(tmp_path: Path) -> Iterator[StoreServers]:
     found = StoreServers("p", 2, tmp_path / "states", kafka, transactions=True, log_file=tmp_path / "log")
     yield found
     found.close()
-    assert not waiting()
+    assert not waiting(tmp_path / "log")
 
 
-def test_what_was_launched_before_serves(servers: StoreServers) -> None:
+def test_what_was_launched_before_serves(servers: StoreServers, tmp_path: Path) -> None:
     servers.launch()
-    launched = waiting()
+    launched = waiting(tmp_path / "log")
     servers.ensure("start")
-    assert launched == serving(servers) == waiting()
+    assert launched == serving(servers) == waiting(tmp_path / "log")
     assert 2 == len(launched)
 
 
-def test_one_that_died_while_it_waited_is_passed_over(servers: StoreServers) -> None:
+def test_one_that_died_while_it_waited_is_passed_over(servers: StoreServers, tmp_path: Path) -> None:
     servers.launch()
-    first, second = sorted(waiting())
+    first, second = sorted(waiting(tmp_path / "log"))
     psutil.Process(first).kill()
     servers.ensure("start")
     assert second in serving(servers)
@@ -73,13 +73,15 @@ def test_one_that_died_while_it_waited_is_passed_over(servers: StoreServers) -> 
     assert 2 == len(serving(servers))
 
 
-def test_a_dead_server_is_replaced_by_the_spare(servers: StoreServers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_server_is_replaced_by_the_spare(
+    servers: StoreServers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(module, "_SPARE_S", 0.0)
     servers.ensure("start")
     before = serving(servers)
     time.sleep(0.01)
     servers.replace_dead()
-    (spare,) = waiting() - before
+    (spare,) = waiting(tmp_path / "log") - before
     killed = min(before)
     psutil.Process(killed).kill()
     assert ends(psutil.Process(killed))
