@@ -8,7 +8,7 @@ grow: there a batch lasts three times its fixed time.
 Behind a long backlog a record waits for what is before it, hardly for its own batch. There a batch may last a tenth of what
 the backlog will take, up to four times the target: a larger one combines more records of a key.
 
-The bound moves by at most a factor of two a batch. The first batch is not learnt from: it is mostly the compiler's
+The bound moves by at most a factor of two a batch. Spark's first batch is not learnt from: it is mostly the compiler's
 work.
 """
 
@@ -61,13 +61,13 @@ class Pace:
             most = min(most, self._bounds.bytes / self._record_bytes)
         return max(1, int(most))
 
-    def took(self, *, offsets: int, read_bytes: int, seconds: float, left: int = 0) -> None:
+    def took(self, *, offsets: int, read_bytes: int, seconds: float, left: int = 0, by_spark: bool = True) -> None:
         """Learn from a finished batch, which has left so many offsets of the backlog."""
         if offsets <= 0:
             return
         full = offsets >= _FULL * self.offsets
         self._record_bytes = read_bytes / offsets
-        if not self._warm:
+        if by_spark and not self._warm:
             self._warm = True
         elif full:
             self._seen.append((float(offsets), seconds))

@@ -255,6 +255,7 @@ class QueryDriver:
             read_bytes=staged.read_bytes,
             seconds=seconds,
             left=self._left(ends),
+            by_spark=staged.by_spark,
         )
         self._report(planned, staged, figures, seconds, commit_seconds)
 

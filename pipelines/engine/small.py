@@ -54,7 +54,7 @@ class SmallBatches:
                 found = [staging.submit(self._stage, exchange, task, rows) for task, rows in tasks.items()]
                 results = tuple(result for staged in found for result in staged.result())
         records, bad, read_bytes = (sum(each) for each in zip((0, 0, 0), *counted, strict=True))
-        return StagedBatch(records, bad, results, read_bytes)
+        return StagedBatch(records, bad, results, read_bytes, by_spark=False)
 
     def _rows(self, part: Part, count: Count) -> Iterator[pa.RecordBatch]:
         """Combined rows of one part."""

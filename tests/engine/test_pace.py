@@ -88,3 +88,18 @@ def test_partitions_share_a_batch_by_what_they_have() -> None:
     assert shares({0: 10, 1: 20}, 100) == {0: 10, 1: 20}
     assert shares({0: 1_000, 1: 3_000}, 400) == {0: 100, 1: 300}
     assert shares({0: 1_000_000, 1: 2}, 10) == {0: 9, 1: 1}
+
+
+def test_the_first_job_of_spark_is_not_learnt_from_also_after_batches_without_one() -> None:
+    pace = Pace(Bounds(10**9, 10**12, 1.0))
+    pace.took(offsets=100, read_bytes=0, seconds=0.05, by_spark=False)
+    before = pace.offsets
+    pace.took(offsets=before, read_bytes=0, seconds=6.0)
+    assert before == pace.offsets
+
+
+def test_full_batches_without_spark_make_the_next_one_larger() -> None:
+    pace = Pace(Bounds(10**9, 10**12, 1.0))
+    before = pace.offsets
+    pace.took(offsets=before, read_bytes=0, seconds=0.1, by_spark=False)
+    assert pace.offsets > before
