@@ -25,6 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines import names
 from pipelines.deploy import deployed_queries, require_unchanged
+from pipelines.engine.early import early
 from pipelines.engine.jvm import remove_files
 from pipelines.engine.query_driver import BatchDone, QueryDriver
 from pipelines.engine.recomputing import Requests
@@ -172,6 +173,8 @@ class PipelineDriver:
         # Again: the JVM of a driver that was killed may have written until now.
         remove_left(self._work.parent, f"{self.name}-")
         log.info("spark is up", pipeline=self.name)
+        for driver in self._drivers:
+            early(f"warm-up of {driver.query.name}", driver.warm_up)
 
     def _start_spark(self) -> SparkSession:
         session = start_session(self._settings, f"rollforward-{self.name}", self._work)

@@ -151,6 +151,12 @@ class QueryDriver:
             self._claimed.done = True
         return self._session
 
+    def warm_up(self) -> None:
+        """Run the query's job over nothing, so that the first batch that is not small finds compiled plans and workers."""
+        job = job_of(self.query)
+        if job.small is not None and self._settings.small_batch_records:
+            job.try_out(Input(self.session, ()), Exchange(self.query.name, self.epoch, -1, ()), {})
+
     # 1 Own.
 
     def own(self) -> None:

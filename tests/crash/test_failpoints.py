@@ -83,6 +83,8 @@ def test_killed_anywhere_in_a_batch_without_spark_changes_nothing(deploy: Start,
     told = pipeline.log.read_text()
     assert "staged without spark" in told
     assert '"event": "staging"' in told
+    # The JVM was launched, workers were started and the job was tried before any of them was needed.
+    assert "step was not taken ahead" not in told
 
 
 # Every driver point costs a start of Spark: the short form takes those with the hardest outcomes.
