@@ -413,7 +413,7 @@ class _Asking:
 
     @cached_property
     def _admin(self) -> AdminClient:
-        return _connected(AdminClient(_client(self._config)))
+        return _connected(AdminClient(_client(self._config, allow_auto_create_topics=False)))
 
 
 class Reader(_Asking):
@@ -632,6 +632,7 @@ def list_all_offsets(
     isolation = ck.IsolationLevel.READ_COMMITTED if committed else ck.IsolationLevel.READ_UNCOMMITTED
 
     def question() -> list[dict[tuple[str, int], int]]:
+        _led(admin, config, {where for each in wanted for where in each})
         asked = [
             admin.list_offsets(dict(each), isolation_level=isolation, request_timeout=config.request_timeout_s)
             for each in wanted
@@ -642,6 +643,25 @@ def list_all_offsets(
         ]
 
     return _ask(admin, config, "list_offsets", question)
+
+
+def _led(admin: AdminClient, config: KafkaConfig, partitions: Iterable[ck.TopicPartition]) -> None:
+    """The client knows a leader of each of these partitions; raises an error of Kafka's that may pass otherwise.
+
+    Where it does not, librdkafka asks for the leader in two threads, and either may free the question while the other
+    still writes to it: a segmentation fault, once in some ten thousand questions about offsets (`query_leaders_async`
+    in rdkafka_partition.c, 2.16). An answer to a question for metadata is in the client's cache before it is given.
+    """
+    numbers: dict[str, list[int]] = {}
+    for where in partitions:
+        numbers.setdefault(where.topic, []).append(where.partition)
+    for topic, asked in numbers.items():
+        found = admin.list_topics(topic, timeout=config.request_timeout_s).topics[topic]
+        if found.error is not None and found.error.code() != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise ck.KafkaException(found.error)
+        for number in asked:
+            if number not in found.partitions or found.partitions[number].leader < 0:
+                raise ck.KafkaException(ck.KafkaError(ck.KafkaError._NOENT, f"no broker leads {topic}-{number}"))
 
 
 # What a broker says of a time that all its records are older than.
@@ -832,6 +852,7 @@ class Admin(_Asking):
         where = ck.TopicPartition(topic, partition, before)
 
         def question() -> None:
+            _led(self._admin, self._config, [where])
             futures = self._admin.delete_records([where], request_timeout=self._config.request_timeout_s)
             futures[where].result()
 

@@ -91,8 +91,8 @@ def test_an_offset_that_no_broker_says_is_an_error_in_the_end(config: KafkaConfi
         def list_offsets(self, wanted: Any, **_: object) -> Any:
             return dict.fromkeys(wanted, NoOffset())
 
-        def list_topics(self, timeout: float) -> Any:
-            return real.list_topics(timeout=timeout)
+        def list_topics(self, *topic: str, timeout: float) -> Any:
+            return real.list_topics(*topic, timeout=timeout)
 
     reader._admin = Never()  # type: ignore[assignment]
     with pytest.raises(Unavailable, match="no broker has said the offset"):
