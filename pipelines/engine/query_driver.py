@@ -2,7 +2,7 @@
 
     1 own      "driver started": the record's offset is the epoch
     2 plan     "planned b": fixes the batch's source offsets under the plan's hash
-    3 stage    Spark runs the batch and stages it on the store servers, or the driver itself if it is small (`small.py`)
+    3 stage    Spark runs the batch and stages it on the store servers, or the driver itself if it is small (`stager.py`)
     4 commit   each task that has rows commits in one Kafka transaction; 5 apply is the server's
     6 finish   "done b", together with the source offsets of the consumer group
 
@@ -32,17 +32,15 @@ from pyspark.sql import SparkSession
 
 from pipelines.deploy import DeployedQuery
 from pipelines.engine.ahead import Ahead
-from pipelines.engine.exchange import Exchange
-from pipelines.engine.input import Input
-from pipelines.engine.isolate import by_place, cause_of, data_error, find_refused
-from pipelines.engine.job import Job, StagedBatch, TaskResult
-from pipelines.engine.jobs import job_of
+from pipelines.engine.intake import Intake
+from pipelines.engine.isolate import cause_of, data_error, find_refused
+from pipelines.engine.job import StagedBatch, TaskResult
 from pipelines.engine.journal import Journal
-from pipelines.engine.pace import Bounds, Pace, shares
-from pipelines.engine.recompute import Compared, RecomputeJob
-from pipelines.engine.recomputing import Requests, period_of, planned_recompute
+from pipelines.engine.pace import Bounds, Pace
+from pipelines.engine.recomputing import Requests, planned_recompute
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.source import SourceTopic, without_lost
+from pipelines.engine.stager import Stager
 from pipelines.plan import Query, query_from_json
 from pipelines.recomputes import RecomputeRow
 from pipelines.settings import Settings
@@ -111,22 +109,16 @@ class QueryDriver:
         self._settings = settings
         self._kafka = settings.kafka_config()
         self._servers = servers
-        self._spark: Future[SparkSession] = Future()
-        self._session: SparkSession | None = None
-        self._claiming = threading.RLock()
-        self._claimed = threading.local()
         self._on_done = on_done
         self._requests = requests
-        self._compared = Compared()
         self._journal = Journal(deployed, self._kafka, attempts=settings.batch_attempts)
-        self._jobs: dict[str, Job] = {}
         self._batch = -1
-        self._ends: dict[int, int] = {}
-        self._lost: tuple[Range, ...] = ()
         self._source = SourceTopic(
             self.query, self._kafka, accept_loss=settings.accept_loss, archive=settings.archive_config()
         )
         self._pace = Pace(Bounds(settings.max_records_per_batch, settings.max_bytes_per_batch, settings.target_batch_s))
+        self._intake = Intake(self._source, self._pace)
+        self._stager = Stager(deployed, settings, self._source, servers)
         self._lag = 0
         self._thread: threading.Thread | None = None
         self._commits = ThreadPoolExecutor(max_workers=self.query.tasks, thread_name_prefix=f"commit-{self.query.name}")
@@ -135,27 +127,11 @@ class QueryDriver:
 
     def use(self, spark: Future[SparkSession]) -> None:
         """Compute in a session of the query's own, made from this one. Owning, recovering and small batches need none."""
-        self._spark = spark
-
-    @property
-    def session(self) -> SparkSession:
-        """The query's session, once Spark is up. The thread that asks gives its jobs in the query's name from then on."""
-        with self._claiming:
-            if self._session is None:
-                self._session = self._spark.result().newSession()
-        if not hasattr(self._claimed, "done"):
-            # Queries share Spark's slots fairly, and one query's job can be cancelled by the query's name.
-            context = self._session.sparkContext
-            context.setLocalProperty("spark.scheduler.pool", self.query.name)
-            context.setJobGroup(self.query.name, f"batches of {self.query.name}")
-            self._claimed.done = True
-        return self._session
+        self._stager.use(spark)
 
     def warm_up(self) -> None:
-        """Run the query's job over nothing, so that the first batch that is not small finds compiled plans and workers."""
-        job = job_of(self.query)
-        if job.small is not None and self._settings.small_batch_records:
-            job.try_out(Input(self.session, ()), Exchange(self.query.name, self.epoch, -1, ()), {})
+        """Let Spark find compiled plans and workers when the first batch comes that is not small."""
+        self._stager.warm_up()
 
     # 1 Own.
 
@@ -163,7 +139,7 @@ class QueryDriver:
         """Become the query's newest driver and learn what the drivers before have left."""
         self._source.look()
         self._past = self._journal.own()
-        self.epoch = self._journal.epoch
+        self.epoch = self._stager.epoch = self._journal.epoch
         self._log = self._log.bind(epoch=self.epoch)
         if self._past.origin.get("state") == COPYING:
             raise InvalidConfig(
@@ -174,7 +150,7 @@ class QueryDriver:
             )
         if self._past.planned is not None:
             self._batch = self._past.planned.batch
-            self._ends = {r.partition: r.end for r in self._past.planned.ranges}
+            self._intake.stands(self._past.planned)
             self._source.require_same(self._past.planned)
         self._log.info("query owned", newest_batch=self._batch, done=self._past.done)
 
@@ -208,8 +184,7 @@ class QueryDriver:
         with self._traces.span("plan", batch=planned.batch):
             self._journal.plan(planned)
         self._batch = planned.batch
-        self._ends = {r.partition: r.end for r in planned.ranges}
-        self._lost = ()
+        self._intake.stands(planned)
 
     def _run(self, query: Query, planned: Planned, started: float, ends: Mapping[int, int] = _NOTHING_BEHIND) -> None:
         """3 to 6, again until the batch is done or the attempts are used up. What lies before `ends` may begin meanwhile."""
@@ -221,8 +196,8 @@ class QueryDriver:
                     planned, poisoned = self._refuse(query, planned), False
                 with self._traces.span("stage", batch=planned.batch, attempt=attempt):
                     # What fails without Spark is tried with it.
-                    begun = self._ahead.take(planned) or (self._stage_small(query, planned) if attempt == 1 else None)
-                    staged = begun or self._stage(query, planned)
+                    begun = self._ahead.take(planned) or (self._stager.small(query, planned) if attempt == 1 else None)
+                    staged = begun or self._stager.stage(query, planned)
                 self._begin_next(planned, staged, ends)
                 commit_started = time.monotonic()
                 self._commit(planned, staged)
@@ -260,7 +235,7 @@ class QueryDriver:
             offsets=count_offsets(planned.ranges),
             read_bytes=staged.read_bytes,
             seconds=seconds,
-            left=self._left(ends),
+            left=self._intake.left(ends),
             by_spark=staged.by_spark,
         )
         self._report(planned, staged, figures, seconds, commit_seconds)
@@ -272,21 +247,10 @@ class QueryDriver:
             raise InvariantBroken("a batch that is committed in part fails of its data", batch=planned.batch)
         # Retention may have taken records since, and a search would blame those that are left.
         self._source.deleted({r.partition: r.start for r in planned.ranges}, self._source.begins())
-        ranges_read, known = planned.ranges, by_place(planned.refused)
-        if planned.recompute is not None:
-            ranges_read = planned.recompute.ranges
-
-        def failure(ranges: tuple[Range, ...]) -> str | None:
-            try:
-                self._try_out(query, planned, self._source.input(self.session, ranges), known)
-            except (PySparkException, Py4JJavaError) as error:
-                reason = data_error(error)
-                if reason is None:
-                    raise
-                return reason
-            return None
-
-        found = find_refused(ranges_read, failure, most=self._settings.poisoned_records_max)
+        read = planned.ranges if planned.recompute is None else planned.recompute.ranges
+        found = find_refused(
+            read, lambda ranges: self._stager.failure(query, planned, ranges), most=self._settings.poisoned_records_max
+        )
         if not found:
             raise InvalidInput(
                 "batch fails, and no record of it alone does",
@@ -300,84 +264,20 @@ class QueryDriver:
         reach("driver.refused")
         return planned
 
-    def _try_out(self, query: Query, planned: Planned, read: Input, known: dict[tuple[int, int], str]) -> None:
-        if planned.recompute is None:
-            self._job(query, planned).try_out(read, self._exchange(query, planned), known)
-        else:
-            RecomputeJob(query, period_of(planned.recompute)).try_out(read, known)
-
-    def _job(self, query: Query, planned: Planned) -> Job:
-        job = self._jobs.get(planned.plan)
-        if job is None:
-            job = self._jobs[planned.plan] = job_of(query)
-        return job
-
-    def _exchange(self, query: Query, planned: Planned, after: tuple[int, ...] = ()) -> Exchange:
-        return Exchange(query.name, self.epoch, planned.batch, self._servers.sockets(query.name), after)
-
-    def _stage(self, query: Query, planned: Planned, after: tuple[int, ...] = ()) -> StagedBatch:
-        """3 Stage. With `after` each task is read when it has committed that batch."""
-        if planned.recompute is not None:
-            return self._stage_recompute(query, planned, planned.recompute)
-        if not count_offsets(planned.ranges):
-            # What was planned has been deleted since.
-            return StagedBatch(0, 0, ())
-        self._log.info("staging", batch=planned.batch)
-        read = self._source.input(self.session, planned.ranges)
-        exchange = self._exchange(query, planned, after)
-        staged = self._job(query, planned).run(read, exchange, by_place(planned.refused))
-        self._log.info("staged", batch=planned.batch, records=staged.records)
-        reach("driver.job-done")
-        return staged
-
-    def _stage_small(self, query: Query, planned: Planned) -> StagedBatch | None:
-        """3 Stage, of a small batch, without Spark; None where it has to be Spark. What goes wrong is `Unavailable`."""
-        size = count_offsets(planned.ranges)
-        if not 0 < size <= self._settings.small_batch_records or planned.refused or planned.recompute is not None:
-            return None
-        small = self._job(query, planned).small
-        if small is None:
-            return None
-        try:
-            staged = small.run(self._source.parts(planned.ranges), self._exchange(query, planned))
-        except (Fenced, Unavailable):
-            raise
-        except Exception as error:
-            raise Unavailable("small batch failed", batch=planned.batch, error=error) from error
-        if staged is not None:
-            self._log.info("staged without spark", batch=planned.batch, records=staged.records)
-            reach("driver.job-done")
-        return staged
-
     def _begin_next(self, planned: Planned, staged: StagedBatch, ends: Mapping[int, int]) -> None:
         """3 Stage, of the batch that follows one whose commit comes now, if a whole one is left."""
-        chosen = self._choose(ends) if self._left(ends) >= self._pace.offsets else None
-        if chosen is None or self.stopping.is_set():
+        ranges = self._intake.next_whole(ends)
+        if ranges is None or self.stopping.is_set():
             return
+        chosen = self._planned(ranges)
         after = {result.task: planned.batch for result in staged.results}
         versions = tuple(after.get(task, -1) for task in range(self.query.tasks))
 
         def stage() -> StagedBatch:
-            return self._stage(self.query, chosen, versions)
+            return self._stager.stage(self.query, chosen, versions)
 
         self._ahead.begin(chosen, stage)
         reach("driver.ahead")
-
-    def _stage_recompute(
-        self, query: Query, planned: Planned, recompute: Recompute, *, dry_run: bool = False
-    ) -> StagedBatch:
-        """3 Stage, of a batch that computes a period again."""
-        self._compared = Compared()
-        if not count_offsets(recompute.ranges):
-            return StagedBatch(0, 0, ())
-        self._log.info("computing a period again", batch=planned.batch, request=recompute.request)
-        job = RecomputeJob(query, period_of(recompute, dry_run=dry_run))
-        read = self._source.input(self.session, recompute.ranges)
-        staged = job.run(read, self._exchange(query, planned), by_place(planned.refused))
-        self._compared = staged.compared
-        self._log.info("period is computed", batch=planned.batch, **staged.compared.to_json())
-        reach("driver.recomputed")
-        return staged.batch
 
     def _commit(self, planned: Planned, staged: StagedBatch) -> None:
         """4 Commit: every task that has rows, at once. Those that fail run again; those that are done answer so."""
@@ -452,27 +352,19 @@ class QueryDriver:
 
     def lags(self) -> dict[int, int]:
         """Records of each source partition that no planned batch holds; empty before the query is owned."""
-        return self._source.lags(self._ends)
+        return self._intake.lags()
 
     # The live stream.
 
     def start(self, *, until_end: bool) -> None:
         """Take batch after batch from where they end, in a thread. With `until_end` up to what is present now."""
-        begins = self._source.begins()
-        self._take_in(begins)
+        self._take_in()
         goal = self._source.stable_ends() if until_end else None
         self._thread = threading.Thread(target=self._follow, args=(goal,), name=f"query-{self.query.name}", daemon=True)
         self._thread.start()
 
-    def _take_in(self, begins: dict[int, int]) -> None:
-        """Stand somewhere in every partition: a new one is read from its beginning. Tells of records that are gone."""
-        for partition, begin in begins.items():
-            # Before the first batch a partition's beginning may be past 0, and nothing of ours is lost by that.
-            self._ends.setdefault(partition, begin if self._batch < 0 else 0)
-        lost = self._source.deleted(self._ends, begins)
-        self._ends |= {gone.partition: gone.end for gone in lost}
-        # The next batch that is planned names them.
-        self._lost += lost
+    def _take_in(self) -> None:
+        self._intake.take_in(self._source.begins(), first=self._batch < 0)
 
     @property
     def following(self) -> bool:
@@ -511,44 +403,34 @@ class QueryDriver:
         self._source.look()
         if self._source.topic.partitions != known:
             self._ahead.drop()
-            self._take_in(self._source.begins())
+            self._take_in()
 
     def _next_batch(self, ends: dict[int, int], started: float) -> bool:
         """Run a batch of what lies before `ends`, if there is anything; gives whether more is left."""
-        planned = self._ahead.planned or self._choose(ends)
+        planned = self._ahead.planned
         if planned is None:
-            return False
+            ranges = self._intake.next(ends)
+            if ranges is None:
+                return False
+            planned = self._planned(ranges)
         with self._traced(planned):
             self._plan(planned)
             self._run(self.query, planned, started, ends)
-        return self._left(ends) > 0
+        return self._intake.left(ends) > 0
 
-    def _choose(self, ends: Mapping[int, int]) -> Planned | None:
-        """The next batch, of what lies before `ends`; None if that is nothing."""
-        backlog = self._backlog(ends)
-        if not backlog:
-            return None
-        taken = shares(backlog, self._pace.offsets)
-        # Partitions without news stay in the plan, so that the newest plan says where every partition stands.
-        ranges = tuple(self._source.range(p, at, at + taken.get(p, 0)) for p, at in sorted(self._ends.items()))
-        return Planned(self._batch + 1, self._journal.hash, ranges, self._lost)
-
-    def _left(self, ends: Mapping[int, int]) -> int:
-        return sum(self._backlog(ends).values())
-
-    def _backlog(self, ends: Mapping[int, int]) -> dict[int, int]:
-        return {p: end - self._ends[p] for p, end in ends.items() if end > self._ends.get(p, end)}
+    def _planned(self, ranges: tuple[Range, ...], recompute: Recompute | None = None) -> Planned:
+        return Planned(self._batch + 1, self._journal.hash, ranges, self._intake.lost, (), recompute)
 
     # Periods that are computed again: see `recomputing.py`.
 
     def _answer(self, asked: RecomputeRow) -> None:
         """Do what a request asks for. What refuses it before the plan leaves the stream as it is."""
         try:
-            recompute = planned_recompute(self.query, asked, self._source, self._ends)
-            planned = Planned(self._batch + 1, self._journal.hash, self._standing(), self._lost, (), recompute)
+            recompute = planned_recompute(self.query, asked, self._source, self._intake.ends)
+            planned = self._planned(self._intake.nothing(), recompute)
             if asked.dry_run:
-                self._stage_recompute(self.query, planned, recompute, dry_run=True)
-                self._requests.done(asked.id, None, self._compared)
+                self._stager.period(self.query, planned, recompute, dry_run=True)
+                self._requests.done(asked.id, None, self._stager.compared)
                 return
         except Fenced:
             raise
@@ -561,10 +443,6 @@ class QueryDriver:
         with self._traced(planned):
             self._plan(planned)
             self._recompute(self.query, planned)
-
-    def _standing(self) -> tuple[Range, ...]:
-        """Where the stream stands, as ranges of a batch that takes nothing."""
-        return tuple(self._source.range(partition, at, at) for partition, at in sorted(self._ends.items()))
 
     def _recompute(self, query: Query, planned: Planned) -> None:
         """3 to 6. A period that cannot be computed is given up, unless a part of it is committed."""
@@ -581,7 +459,7 @@ class QueryDriver:
             self._run(query, nothing, time.monotonic())
             self._requests.failed(request, str(error))
             return
-        self._requests.done(request, planned.batch, self._compared)
+        self._requests.done(request, planned.batch, self._stager.compared)
 
     def quiesce(self) -> None:
         """Return when no batch is running and none will begin, or after `_QUIESCE_S` if one hangs."""
@@ -599,8 +477,7 @@ class QueryDriver:
 
     def cancel_job(self) -> None:
         """Make Spark give up the job of now, if there is one. Its batch fails and is tried again."""
-        if self._session is not None:
-            self._session.sparkContext.cancelJobGroup(self.query.name)
+        self._stager.cancel()
 
     def close(self) -> None:
         """Write nothing more."""

@@ -1,0 +1,68 @@
+"""Where a query stands in its source topic, and what its next batch takes from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipelines.engine.pace import Pace, shares
+from pipelines.engine.source import SourceTopic
+from statestore.batches import Planned, Range
+
+
+class Intake:
+    """The end of the newest planned batch in every partition. `lost` is what was deleted unread since; the next plan names it."""
+
+    def __init__(self, source: SourceTopic, pace: Pace) -> None:
+        self.lost: tuple[Range, ...] = ()
+        self._source = source
+        self._pace = pace
+        self._ends: dict[int, int] = {}
+
+    def stands(self, planned: Planned) -> None:
+        """Stand behind this batch, which an earlier driver has planned, or this one now."""
+        self._ends = {r.partition: r.end for r in planned.ranges}
+        self.lost = ()
+
+    def take_in(self, begins: Mapping[int, int], *, first: bool) -> None:
+        """Stand somewhere in every partition: a new one is read from its beginning. Tells of records that are gone.
+
+        Before the `first` batch a partition's beginning may be past 0, and nothing of ours is lost by that.
+        """
+        for partition, begin in begins.items():
+            self._ends.setdefault(partition, begin if first else 0)
+        gone = self._source.deleted(self._ends, dict(begins))
+        self._ends |= {each.partition: each.end for each in gone}
+        self.lost += gone
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """Where the stream stands, by partition."""
+        return dict(self._ends)
+
+    def lags(self) -> dict[int, int]:
+        """Records of each partition that no planned batch holds; empty before the query is owned."""
+        return self._source.lags(self._ends)
+
+    def left(self, ends: Mapping[int, int]) -> int:
+        """How many offsets lie before `ends`."""
+        return sum(self._backlog(ends).values())
+
+    def next(self, ends: Mapping[int, int]) -> tuple[Range, ...] | None:
+        """What the next batch takes of what lies before `ends`, at most what the pace allows; None if that is nothing."""
+        backlog = self._backlog(ends)
+        if not backlog:
+            return None
+        taken = shares(backlog, self._pace.offsets)
+        # Partitions without news stay in the plan, so that the newest plan says where every partition stands.
+        return tuple(self._source.range(p, at, at + taken.get(p, 0)) for p, at in sorted(self._ends.items()))
+
+    def next_whole(self, ends: Mapping[int, int]) -> tuple[Range, ...] | None:
+        """The same, if it is as much as the pace allows."""
+        return self.next(ends) if self.left(ends) >= self._pace.offsets else None
+
+    def nothing(self) -> tuple[Range, ...]:
+        """Where the stream stands, as ranges of a batch that takes nothing."""
+        return tuple(self._source.range(partition, at, at) for partition, at in sorted(self._ends.items()))
+
+    def _backlog(self, ends: Mapping[int, int]) -> dict[int, int]:
+        return {p: end - self._ends[p] for p, end in ends.items() if end > self._ends.get(p, end)}

@@ -1,0 +1,162 @@
+"""Staging one query's batches, the third of a batch's steps (`query_driver.py`).
+
+    of Spark       read, compute and stage in one job (`job.py`)
+    small          by the driver itself, where the plan allows it (`small.py`)
+    a period       computed again from the source, and compared with what the stores have (`recompute.py`)
+
+Nothing that is staged counts before its commit, so each may be done again, and by another of these ways.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+import structlog
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pipelines.deploy import DeployedQuery
+from pipelines.engine.exchange import Exchange
+from pipelines.engine.input import Input
+from pipelines.engine.isolate import by_place, data_error
+from pipelines.engine.job import Job, StagedBatch
+from pipelines.engine.jobs import job_of
+from pipelines.engine.recompute import Compared, RecomputeJob
+from pipelines.engine.recomputing import period_of
+from pipelines.engine.servers import StoreServers
+from pipelines.engine.source import SourceTopic
+from pipelines.plan import Query
+from pipelines.settings import Settings
+from statestore.batches import Planned, Range, Recompute, count_offsets
+from statestore.errors import Fenced, Unavailable
+from statestore.failpoints import reach
+
+log = structlog.get_logger()
+
+
+class Stager:
+    """Stages batches of one query, under the plan that each was planned with. `epoch` is the driver's, once it owns.
+
+    `compared` is what the newest period that was computed again differed in.
+    """
+
+    def __init__(self, deployed: DeployedQuery, settings: Settings, source: SourceTopic, servers: StoreServers) -> None:
+        self.epoch = -1
+        self.compared = Compared()
+        self._query = deployed.query
+        self._small_records = settings.small_batch_records
+        self._source = source
+        self._servers = servers
+        self._jobs: dict[str, Job] = {}
+        self._spark: Future[SparkSession] = Future()
+        self._session: SparkSession | None = None
+        self._claiming = threading.RLock()
+        self._claimed = threading.local()
+        self._log = log.bind(pipeline=deployed.pipeline, query=self._query.name)
+
+    # Spark.
+
+    def use(self, spark: Future[SparkSession]) -> None:
+        """Compute in a session of the query's own, made from this one."""
+        self._spark = spark
+
+    @property
+    def _own_session(self) -> SparkSession:
+        """The query's session, once Spark is up. The thread that asks gives its jobs in the query's name from then on."""
+        with self._claiming:
+            if self._session is None:
+                self._session = self._spark.result().newSession()
+        if not hasattr(self._claimed, "done"):
+            # Queries share Spark's slots fairly, and one query's job can be cancelled by the query's name.
+            context = self._session.sparkContext
+            context.setLocalProperty("spark.scheduler.pool", self._query.name)
+            context.setJobGroup(self._query.name, f"batches of {self._query.name}")
+            self._claimed.done = True
+        return self._session
+
+    def cancel(self) -> None:
+        """Make Spark give up the job of now, if there is one. Its batch fails and is tried again."""
+        if self._session is not None:
+            self._session.sparkContext.cancelJobGroup(self._query.name)
+
+    def warm_up(self) -> None:
+        """Run the query's job over nothing, so that the first batch that is not small finds compiled plans and workers."""
+        job = job_of(self._query)
+        if job.small is not None and self._small_records:
+            job.try_out(Input(self._own_session, ()), Exchange(self._query.name, self.epoch, -1, ()), {})
+
+    # The ways to stage.
+
+    def stage(self, query: Query, planned: Planned, after: tuple[int, ...] = ()) -> StagedBatch:
+        """By Spark. With `after` each task is read when it has committed that batch."""
+        if planned.recompute is not None:
+            return self.period(query, planned, planned.recompute)
+        if not count_offsets(planned.ranges):
+            # What was planned has been deleted since.
+            return StagedBatch(0, 0, ())
+        self._log.info("staging", batch=planned.batch, epoch=self.epoch)
+        read = self._source.input(self._own_session, planned.ranges)
+        staged = self._job(query, planned).run(read, self._exchange(planned, after), by_place(planned.refused))
+        self._log.info("staged", batch=planned.batch, epoch=self.epoch, records=staged.records)
+        reach("driver.job-done")
+        return staged
+
+    def small(self, query: Query, planned: Planned) -> StagedBatch | None:
+        """A small batch, without Spark; None where it has to be Spark. What goes wrong is `Unavailable`."""
+        size = count_offsets(planned.ranges)
+        if not 0 < size <= self._small_records or planned.refused or planned.recompute is not None:
+            return None
+        small = self._job(query, planned).small
+        if small is None:
+            return None
+        try:
+            staged = small.run(self._source.parts(planned.ranges), self._exchange(planned))
+        except (Fenced, Unavailable):
+            raise
+        except Exception as error:
+            raise Unavailable("small batch failed", batch=planned.batch, error=error) from error
+        if staged is not None:
+            self._log.info("staged without spark", batch=planned.batch, epoch=self.epoch, records=staged.records)
+            reach("driver.job-done")
+        return staged
+
+    def period(self, query: Query, planned: Planned, recompute: Recompute, *, dry_run: bool = False) -> StagedBatch:
+        """A batch that computes a period again; with `dry_run` it is compared and not staged."""
+        self.compared = Compared()
+        if not count_offsets(recompute.ranges):
+            return StagedBatch(0, 0, ())
+        self._log.info("computing a period again", batch=planned.batch, request=recompute.request)
+        job = RecomputeJob(query, period_of(recompute, dry_run=dry_run))
+        read = self._source.input(self._own_session, recompute.ranges)
+        staged = job.run(read, self._exchange(planned), by_place(planned.refused))
+        self.compared = staged.compared
+        self._log.info("period is computed", batch=planned.batch, **staged.compared.to_json())
+        reach("driver.recomputed")
+        return staged.batch
+
+    def failure(self, query: Query, planned: Planned, ranges: tuple[Range, ...]) -> str | None:
+        """Why the batch fails of records in these ranges, staging nothing; None where it does not."""
+        read, known = self._source.input(self._own_session, ranges), by_place(planned.refused)
+        try:
+            if planned.recompute is None:
+                self._job(query, planned).try_out(read, self._exchange(planned), known)
+            else:
+                RecomputeJob(query, period_of(planned.recompute)).try_out(read, known)
+        except (PySparkException, Py4JJavaError) as error:
+            reason = data_error(error)
+            if reason is None:
+                raise
+            return reason
+        return None
+
+    def _job(self, query: Query, planned: Planned) -> Job:
+        job = self._jobs.get(planned.plan)
+        if job is None:
+            job = self._jobs[planned.plan] = job_of(query)
+        return job
+
+    def _exchange(self, planned: Planned, after: tuple[int, ...] = ()) -> Exchange:
+        name = self._query.name
+        return Exchange(name, self.epoch, planned.batch, self._servers.sockets(name), after)
