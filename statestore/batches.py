@@ -19,7 +19,7 @@ transaction that commits the batch, so it is there exactly when the batch's reco
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -125,6 +125,14 @@ class Position:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """The epoch of the newest driver that started, -1 if none ever did, and where one task stands."""
+
+    newest_epoch: int
+    position: Position | None
+
+
+@dataclass(frozen=True)
 class Recorded:
     """A position with its record's offset and CreateTime in ms."""
 
@@ -175,6 +183,11 @@ def _recompute(fields: dict[str, Any] | None) -> Recompute | None:
     return Recompute(**fields, ranges=ranges)
 
 
+def _epoch(newest: Mapping[bytes, Record]) -> int:
+    driver = newest.get(DRIVER)
+    return -1 if driver is None else driver.offset
+
+
 class BatchesLog:
     """Reads the batches topic of one query."""
 
@@ -184,20 +197,23 @@ class BatchesLog:
         self._reader = reader
 
     def _newest(self, partition: int, *, uncommitted: bool = False) -> dict[bytes, Record]:
-        first, _ = self._reader.begin_and_end(self.topic, partition)
-        newest: dict[bytes, Record] = {}
-        for chunk in self._reader.read(self.topic, partition, start=first, uncommitted=uncommitted):
-            newest.update((record.key or b"", record) for record in chunk)
-        return newest
+        return self._reader.newest(self.topic, [partition], uncommitted=uncommitted)[partition]
 
     def newest_epoch(self) -> int:
         """Epoch of the newest driver that started; -1 if none ever did."""
-        driver = self._newest(self.driver_partition).get(DRIVER)
-        return -1 if driver is None else driver.offset
+        return _epoch(self._newest(self.driver_partition))
 
     def position(self, task: int) -> Position | None:
         """Where the task stands; None if it never committed. Call after `init_transactions` of the task's id."""
-        record = self._newest(task).get(POSITION)
+        return self._position_in(self._newest(task))
+
+    def standing(self, task: int) -> Standing:
+        """`newest_epoch` and `position` with one reading."""
+        newest = self._reader.newest(self.topic, [self.driver_partition, task])
+        return Standing(_epoch(newest[self.driver_partition]), self._position_in(newest[task]))
+
+    def _position_in(self, newest: Mapping[bytes, Record]) -> Position | None:
+        record = newest.get(POSITION)
         return None if record is None else self._position(record)
 
     def _position(self, record: Record) -> Position:
@@ -211,9 +227,7 @@ class BatchesLog:
 
         It waits for nobody: what an owner that was killed has left open is looked at as well.
         """
-        first, _ = self._reader.begin_and_end(self.topic, self.driver_partition)
-        chunks = self._reader.read(self.topic, self.driver_partition, start=first, uncommitted=True)
-        keys = {record.key for chunk in chunks for record in chunk}
+        keys = self._newest(self.driver_partition, uncommitted=True)
         return key in keys if keys else None
 
     def positions(self, task: int) -> list[Recorded]:

@@ -26,7 +26,7 @@ import confluent_kafka as ck
 
 from statestore.config import KafkaConfig
 from statestore.errors import InvariantBroken, Unavailable
-from statestore.kafka import _DEFINITE, OffsetsGone, Reader, _client, _unavailable
+from statestore.kafka import _DEFINITE, END_WAIT_MS, OffsetsGone, Reader, _client, _unavailable
 
 Headers = list[tuple[str, bytes | None]]
 # Larger blocks decode no faster, and their columns leave the processor's cache.
@@ -117,7 +117,7 @@ class BlockReader:
             "queued.min.messages": 10_000,
             "queued.max.messages.kbytes": 32 * 1024,
             "fetch.message.max.bytes": 256 * 1024,
-            "fetch.wait.max.ms": 20,
+            "fetch.wait.max.ms": END_WAIT_MS,
             # With a full queue the client pauses for a second by default, in which the reader empties it.
             "fetch.queue.backoff.ms": 5,
             "reconnect.backoff.max.ms": 1_000,

@@ -6,8 +6,8 @@ leave a newer owner alone, and after it, because one may have come in between; t
 
 from __future__ import annotations
 
-from statestore.batches import BatchesLog
-from statestore.config import KafkaConfig
+from statestore.batches import BatchesLog, Position
+from statestore.config import KafkaConfig, TaskSpec
 from statestore.errors import Fenced
 from statestore.failpoints import reach
 from statestore.kafka import TransactionalProducer
@@ -15,7 +15,10 @@ from statestore.kafka import TransactionalProducer
 
 def require_newest(log: BatchesLog, epoch: int, who: str) -> None:
     """Raise `Fenced` if a driver newer than `epoch` has started."""
-    newest = log.newest_epoch()
+    _require(log.newest_epoch(), epoch, who)
+
+
+def _require(newest: int, epoch: int, who: str) -> None:
     if newest > epoch:
         raise Fenced(
             "a newer driver owns the query",
@@ -27,13 +30,19 @@ def require_newest(log: BatchesLog, epoch: int, who: str) -> None:
 
 
 def own(
-    config: KafkaConfig, transactional_id: str, log: BatchesLog, epoch: int, *, transactions: bool = True
-) -> TransactionalProducer:
-    """A producer that holds the id, every older transaction of it finished. Raises `Fenced`."""
+    config: KafkaConfig, spec: TaskSpec, log: BatchesLog, epoch: int, *, transactions: bool = True
+) -> tuple[TransactionalProducer, Position | None]:
+    """A producer that holds the task's id, every older transaction of it finished, and where the task stands then.
+
+    Raises `Fenced`.
+    """
+    transactional_id = spec.transactional_id
+    # It connects meanwhile.
+    producer = TransactionalProducer(config, transactional_id, transactions=transactions)
     require_newest(log, epoch, transactional_id)
     reach("own.before-init")
-    producer = TransactionalProducer(config, transactional_id, transactions=transactions)
     producer.init()
     reach("own.after-init")
-    require_newest(log, epoch, transactional_id)
-    return producer
+    standing = log.standing(spec.number)
+    _require(standing.newest_epoch, epoch, transactional_id)
+    return producer, standing.position

@@ -575,6 +575,9 @@ class Database(Base):
             self._flush()
             try:
                 rd.Checkpoint(self._db).create_checkpoint(str(folder))
+                for options in folder.glob("OPTIONS-*"):
+                    # Whoever opens the copy gives his own, and RocksDB writes them down anew.
+                    options.unlink()
             except Exception as error:
                 raise _translated(error, self.folder) from error
 

@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from statestore.batches import Order
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig, TaskSpec
 from statestore.errors import EXIT_FENCED, Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
 from statestore.failpoints import reach
+from statestore.kafka import Reader
 from statestore.listener import RestoreMeter
 from statestore.no_pandas import keep_pandas_out
 from statestore.snapshots.schedule import Snapshotter
@@ -55,11 +57,19 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         self._tasks: dict[str, Task] = {}
         self._restoring: dict[str, RestoreMeter] = {}
         self._openings: dict[str, threading.Lock] = {}
+        self._reader = Reader(config.kafka)
         self._snapshots = None if config.snapshots is None else Snapshots(config.snapshots)
+        threading.Thread(target=self._connect, name="connect", daemon=True).start()
         self._snapshotter: Snapshotter | None = None
         if config.snapshots is not None:
             self._snapshotter = Snapshotter(config.snapshots, lambda: list(self._tasks.values()))
             self._snapshotter.start()
+
+    def _connect(self) -> None:
+        """Before the first task is opened, so that its recovery does not wait for it."""
+        self._reader.connect()
+        if self._snapshots is not None:
+            self._snapshots.connect()
 
     def _task(self, name: str) -> Task:
         try:
@@ -202,6 +212,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             config.rocks,
             transactions=config.transactions,
             snapshots=self._snapshots,
+            reader=self._reader,
         )
         meter = self._restoring[spec.name] = RestoreMeter()
         try:
@@ -302,8 +313,10 @@ def serve(config: ServerConfig, until: Callable[[], object] | None = None) -> No
 
 
 def main() -> None:
-    """Entry point of the process; see the head of this file."""
+    """Entry point of the process; see the head of this file. Modules that it is given are imported before it is told more."""
     logs.json_to_stderr()
+    for module in sys.argv[1:]:
+        import_module(module)
     line = sys.stdin.buffer.readline()
     # Whoever launched it has ended, or needs no server.
     if line:

@@ -89,6 +89,7 @@ class Task:
         *,
         transactions: bool,
         snapshots: Snapshots | None = None,
+        reader: Reader | None = None,
     ) -> None:
         self.spec = spec
         self.epoch = epoch
@@ -100,7 +101,9 @@ class Task:
         self._kafka = kafka
         self._rocks = rocks
         self._transactions = transactions
-        self._reader = Reader(kafka)
+        # Tasks of one process share its connection.
+        self._reader = reader or Reader(kafka)
+        self._admin = Admin(kafka, self._reader)
         self._batches = BatchesLog(self._reader, spec.batches_topic, tasks=spec.tasks)
         self._lock = RLock()
         # Told when a commit is over, whatever came of it, and when the task is let go.
@@ -123,13 +126,12 @@ class Task:
 
     def open(self, listener: RestoreListener | None = None) -> Opened:
         """Own the task's transactional id and bring the store to the committed version. Raises `Fenced`."""
-        with self._lock:
+        with self._lock, self._reader.kept():
             started = time.monotonic()
             self._release()
-            self._producer = own(
-                self._kafka, self.spec.transactional_id, self._batches, self.epoch, transactions=self._transactions
+            self._producer, self._position = own(
+                self._kafka, self.spec, self._batches, self.epoch, transactions=self._transactions
             )
-            self._position = self._batches.position(self.spec.number)
             brought = self._recover(listener or RestoreListener())
             self._database = brought.database
             self._become_running()
@@ -142,16 +144,16 @@ class Task:
         database: TaskDatabase | None = None
         checkpoint, problem = None, ""
         settle(self.spec.folder)
-        exists = self.spec.folder.exists()
-        try:
-            database = self._open_database()
-            undo.callback(database.close)
-            checkpoint = database.checkpoint()
-            if checkpoint is None and exists:
-                problem = "local store was not complete"
-        except TaskCorrupted as error:
-            problem = f"local store is unusable: {error}"
-        found = gather(self.spec, self._reader, Admin(self._kafka), self._position, checkpoint, problem)
+        if self.spec.folder.exists():
+            try:
+                database = self._open_database()
+                undo.callback(database.close)
+                checkpoint = database.checkpoint()
+                if checkpoint is None:
+                    problem = "local store was not complete"
+            except TaskCorrupted as error:
+                problem = f"local store is unusable: {error}"
+        found = gather(self.spec, self._reader, self._admin, self._position, checkpoint, problem)
         if self._snapshots is None:
             return replace(found, snapshots_problem="snapshots are turned off"), None, database
         self.repository = self._snapshots.repository(self.spec, found.batches_topic_id)
@@ -188,7 +190,7 @@ class Task:
     def _become_running(self) -> None:
         assert self._database is not None
         if self._placement.windowed:
-            found = Admin(self._kafka).describe([self.spec.output_topic])
+            found = self._admin.describe([self.spec.output_topic])
             if not found:
                 raise Unavailable("result topic does not exist", task=self.spec.name, topic=self.spec.output_topic)
             self._result_partitions = found[self.spec.output_topic].partitions

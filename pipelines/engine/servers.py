@@ -35,6 +35,7 @@ from statestore import wire
 from statestore.client import StoreClient
 from statestore.config import KafkaConfig, RocksConfig, SnapshotConfig, TaskSpec
 from statestore.errors import EXIT_FENCED, Fenced, RollforwardError, Unavailable
+from statestore.objects.open import modules_of
 
 log = structlog.get_logger()
 _START_S = 30.0
@@ -93,7 +94,7 @@ class StoreServers:
         # Where this driver has opened each task. A server that was given up and came back may have slept.
         self._opened: dict[str, LocalServer | RemoteServer] = {}
         self._turn = itertools.count()
-        self._standby = Standby(log_file)
+        self._standby = Standby(log_file, () if snapshots is None else modules_of(snapshots.objects))
         self._spare_from = math.inf
         self._lock = RLock()
         self._workers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="store-servers")

@@ -9,10 +9,14 @@ from pathlib import Path
 
 
 class Standby:
-    """Processes that have been launched and serve nothing yet. Each ends when its standard input is closed."""
+    """Processes that have been launched and serve nothing yet. Each ends when its standard input is closed.
 
-    def __init__(self, log_file: Path) -> None:
+    `modules` are those that the configuration will call for beside the server's own.
+    """
+
+    def __init__(self, log_file: Path, modules: tuple[str, ...] = ()) -> None:
         self._log_file = log_file
+        self._modules = modules
         self._waiting: deque[subprocess.Popen[bytes]] = deque()
 
     def keep(self, count: int) -> None:
@@ -44,7 +48,7 @@ class Standby:
     def _launch(self) -> subprocess.Popen[bytes]:
         with self._log_file.open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "statestore.server"],
+                [sys.executable, "-m", "statestore.server", *self._modules],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

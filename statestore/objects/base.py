@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from statestore.errors import InvalidInput, RollforwardError
 
@@ -89,8 +90,11 @@ class ObjectStore(ABC):
         """Write a file of any size as an object."""
 
     @abstractmethod
-    def download(self, key: str, path: Path) -> None:
-        """Write an object of any size to a file. Raises `ObjectMissing`."""
+    def download(self, key: str, path: Path, size: int | None = None) -> None:
+        """Write an object of any size to a file. Raises `ObjectMissing`.
+
+        `size` is how many bytes it should have, where that is known: it only saves asking.
+        """
 
     def close(self) -> None:  # noqa: B027  (a folder has none)
         """Release connections."""
@@ -102,21 +106,21 @@ class ObjectStore(ABC):
             self.upload(path, key)
             on_file(path, key)
 
-        self._all([(path, key) for path, key in files], one)
+        self._all(files, one)
 
-    def download_all(self, files: Sequence[tuple[Path, str]], on_file: Callable[[Path, str], None]) -> None:
-        """Download objects to files, `parallel` at a time; `on_file` runs beside the other downloads."""
+    def download_all(self, files: Sequence[tuple[Path, str, int]], on_file: Callable[[Path, str], None]) -> None:
+        """Download objects of known sizes to files, `parallel` at a time; `on_file` runs beside the other downloads."""
 
-        def one(path: Path, key: str) -> None:
-            self.download(key, path)
+        def one(path: Path, key: str, size: int) -> None:
+            self.download(key, path, size)
             on_file(path, key)
 
-        self._all([(path, key) for path, key in files], one)
+        self._all(files, one)
 
-    def _all(self, files: Sequence[tuple[Path, str]], one: Callable[[Path, str], None]) -> None:
+    def _all(self, files: Sequence[tuple[Any, ...]], one: Callable[..., None]) -> None:
         """Run every transfer; on the first failure those not begun are dropped and it is raised."""
         with ThreadPoolExecutor(max_workers=self.parallel, thread_name_prefix="transfer") as workers:
-            running = [workers.submit(one, path, key) for path, key in files]
+            running = [workers.submit(one, *file) for file in files]
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             for future in running:
                 future.cancel()

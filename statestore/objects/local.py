@@ -150,7 +150,7 @@ class LocalObjects(ObjectStore):
             self._copy(path, temporary)
             self._place(temporary, target)
 
-    def download(self, key: str, path: Path) -> None:
+    def download(self, key: str, path: Path, size: int | None = None) -> None:
         with self._errors("download", key):
             self._copy(self._path(key), path)
 

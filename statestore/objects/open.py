@@ -10,6 +10,13 @@ from statestore.errors import InvalidConfig
 from statestore.objects.base import ObjectStore
 from statestore.objects.local import LocalObjects
 
+_S3 = "statestore.objects.s3"
+
+
+def modules_of(config: ObjectsConfig) -> tuple[str, ...]:
+    """What opening it imports, if that takes long."""
+    return (_S3,) if urlsplit(config.url).scheme == "s3" else ()
+
 
 def open_objects(config: ObjectsConfig) -> ObjectStore:
     """The store of `file:///folder` or `s3://bucket/prefix`. Raises `InvalidConfig` for another URL."""

@@ -7,7 +7,6 @@ position is read by the caller, after its `init_transactions` has finished every
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from statestore.batches import Position
 from statestore.clock import now_ms
@@ -100,9 +99,7 @@ def with_snapshots(found: Found, repository: Repository) -> Found:
     """Add what object storage offers. Storage that does not answer is a fact too: there may be another way."""
     scheme = repository.objects.url.partition(":")[0]
     try:
-        offered = tuple(
-            islice((_offered(repository, scheme, each) for each in repository.newest_first()), SNAPSHOTS_MAX)
-        )
+        offered = tuple(_offered(repository, scheme, each) for each in repository.newest(SNAPSHOTS_MAX))
     except RollforwardError as error:
         return replace(found, snapshots_problem=f"snapshots cannot be read: {error}")
     return replace(found, snapshots=offered, snapshots_problem="" if offered else "there is no snapshot")

@@ -20,7 +20,7 @@ from statestore.config import SnapshotConfig
 from statestore.errors import DataCorrupted
 from statestore.failpoints import reach
 from statestore.objects.base import ObjectInfo
-from statestore.snapshots.leases import Lease, drop_lease, put_lease, read_leases
+from statestore.snapshots.leases import Lease, drop_lease, put_dated_lease, read_leases
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository, Unreadable
 
@@ -54,7 +54,7 @@ def collect(repository: Repository, config: SnapshotConfig, *, dry_run: bool = F
     """
     started = time.monotonic()
     objects, layout = repository.objects, repository.layout
-    mark = put_lease(objects, layout.marks, "collection", (), config.pin_life_s)
+    mark = put_dated_lease(objects, layout.marks, "collection", (), config.pin_life_s)
     try:
         reach("collect.marked")
         files = list(objects.list(layout.files))

@@ -31,12 +31,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Lease:
-    """A pin or mark of ours. `ends_at` is on this process's monotonic clock, `now_s` the storage's time of the put."""
+    """A pin or mark of ours. `ends_at` is on this process's monotonic clock."""
 
     key: str
     kind: str
     ends_at: float
-    now_s: float
 
     def require_alive(self) -> None:
         """Raise `Unavailable` when the lease may not protect its holder any more."""
@@ -48,16 +47,29 @@ class Lease:
             )
 
 
+@dataclass(frozen=True)
+class DatedLease(Lease):
+    """One with the time of its put by the storage's clock."""
+
+    now_s: float
+
+
 def put_lease(objects: ObjectStore, prefix: str, kind: str, files: Iterable[str], life_s: float) -> Lease:
     """Put a pin or a mark, below the prefix of its sort, that lives for `life_s` seconds."""
     # Our clock begins before the storage's, so it ends first.
     ends_at = time.monotonic() + life_s
     key = f"{prefix}{secrets.token_hex(8)}.json"
     objects.put(key, json.dumps({"kind": kind, "life_s": life_s, "files": sorted(set(files))}).encode())
-    about = objects.head(key)
+    return Lease(key, kind, ends_at)
+
+
+def put_dated_lease(objects: ObjectStore, prefix: str, kind: str, files: Iterable[str], life_s: float) -> DatedLease:
+    """`put_lease` for those who compare times of the storage."""
+    lease = put_lease(objects, prefix, kind, files, life_s)
+    about = objects.head(lease.key)
     if about is None:
-        raise Unavailable("object storage does not show what was just written", key=key, url=objects.url)
-    return Lease(key, kind, ends_at, about.modified_at_s)
+        raise Unavailable("object storage does not show what was just written", key=lease.key, url=objects.url)
+    return DatedLease(lease.key, kind, lease.ends_at, about.modified_at_s)
 
 
 def drop_lease(objects: ObjectStore, lease: Lease) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
@@ -46,13 +47,23 @@ class Repository:
     def newest_first(self, *, at_most: int | None = None) -> Iterator[Manifest | Unreadable]:
         """Manifests from the newest on, of batches up to `at_most`; those that do not read back say why."""
         for batch in reversed(self.batches()):
-            if at_most is not None and batch > at_most:
-                continue
-            try:
-                yield self.read(batch)
-            except (ObjectMissing, DataCorrupted, FormatUnsupported) as error:
-                log.warning("snapshot is not usable", batch=batch, error=str(error))
-                yield Unreadable(self.layout.manifest(batch), str(error))
+            if at_most is None or batch <= at_most:
+                yield self._read_or_say(batch)
+
+    def newest(self, count: int) -> list[Manifest | Unreadable]:
+        """The first so many of `newest_first`, read at the same time."""
+        wanted = self.batches()[::-1][:count]
+        if len(wanted) <= 1:
+            return [self._read_or_say(batch) for batch in wanted]
+        with ThreadPoolExecutor(self.objects.parallel, thread_name_prefix="manifests") as workers:
+            return list(workers.map(self._read_or_say, wanted))
+
+    def _read_or_say(self, batch: int) -> Manifest | Unreadable:
+        try:
+            return self.read(batch)
+        except (ObjectMissing, DataCorrupted, FormatUnsupported) as error:
+            log.warning("snapshot is not usable", batch=batch, error=str(error))
+            return Unreadable(self.layout.manifest(batch), str(error))
 
     def files(self) -> dict[str, ObjectInfo]:
         """Every stored file, by its sha256."""

@@ -1,7 +1,7 @@
 """Restoring a snapshot: every file downloaded and verified in a folder beside the task's, which then takes its place.
 
-    1 pin        the manifest's files, then the manifest is read again
-    2 download   in parallel, straight into the new folder; each file's content is compared with its name
+    1 download   in parallel, straight into the new folder; each file's content is compared with its name
+    2 pin        meanwhile, the manifest's files; then the manifest is read again
     3 rename     the old folder is deleted, the new one renamed: only a whole version is ever under the task's name
 
 Killed anywhere, what is left is a folder that the next recovery deletes, and a pin that ends.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -20,7 +21,7 @@ from statestore.failpoints import reach
 from statestore.folders import begun, take_place
 from statestore.objects.base import ObjectMissing
 from statestore.snapshots.hashes import sha256_of
-from statestore.snapshots.leases import drop_lease, put_lease
+from statestore.snapshots.leases import Lease, drop_lease, put_lease
 from statestore.snapshots.manifest import Manifest, SnapshotFile
 from statestore.snapshots.repository import Repository
 
@@ -52,19 +53,31 @@ def restore_snapshot(
     content: the folder of before is then untouched.
     """
     started = time.monotonic()
-    objects, layout = repository.objects, repository.layout
-    pin = put_lease(objects, layout.pins, "restore", (file.sha256 for file in manifest.files), pin_life_s)
-    try:
-        reach("restore.pinned")
-        if repository.read(manifest.batch).write_id != manifest.write_id:
-            raise ObjectMissing("snapshot was replaced", key=layout.manifest(manifest.batch))
-        _download(repository, manifest, begun(folder), on_progress)
-        reach("restore.downloaded")
-    finally:
-        drop_lease(objects, pin)
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pin") as beside:
+        pinned = beside.submit(_pin, repository, manifest, pin_life_s)
+        try:
+            _download(repository, manifest, begun(folder), on_progress)
+            reach("restore.downloaded")
+        finally:
+            drop_lease(repository.objects, pinned.result())
     release()
     take_place(folder, points="restore")
     return Restored(manifest.total_bytes, time.monotonic() - started)
+
+
+def _pin(repository: Repository, manifest: Manifest, life_s: float) -> Lease:
+    """A collection that is under way may still take files until then: what is missing or cut is found by downloading."""
+    layout = repository.layout
+    files = (file.sha256 for file in manifest.files)
+    pin = put_lease(repository.objects, layout.pins, "restore", files, life_s)
+    reach("restore.pinned")
+    try:
+        if repository.read(manifest.batch).write_id != manifest.write_id:
+            raise ObjectMissing("snapshot was replaced", key=layout.manifest(manifest.batch))
+    except BaseException:
+        drop_lease(repository.objects, pin)
+        raise
+    return pin
 
 
 def _download(repository: Repository, manifest: Manifest, new: Path, on_progress: Progress) -> None:
@@ -82,4 +95,5 @@ def _download(repository: Repository, manifest: Manifest, new: Path, on_progress
 
     # The largest first: the last one to end decides how long it takes.
     wanted = sorted(by_path.items(), key=lambda item: -item[1].bytes)
-    repository.objects.download_all([(path, repository.layout.file(file.sha256)) for path, file in wanted], arrived)
+    files = [(path, repository.layout.file(file.sha256), file.bytes) for path, file in wanted]
+    repository.objects.download_all(files, arrived)

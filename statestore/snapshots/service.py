@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from threading import Lock
 
 from statestore.config import SnapshotConfig, TaskSpec
+from statestore.errors import RollforwardError
 from statestore.objects.base import ObjectStore
 from statestore.objects.open import open_objects
 from statestore.snapshots.layout import layout_of
@@ -26,6 +28,11 @@ class Snapshots:
             if self._objects is None:
                 self._objects = open_objects(self.config.objects)
             return self._objects
+
+    def connect(self) -> None:
+        """Open and ask the store now, so that nobody waits for it later. Whoever needs it is told what is wrong with it."""
+        with suppress(RollforwardError):
+            self.objects.head("connect")
 
     def repository(self, spec: TaskSpec, batches_topic_id: str) -> Repository:
         """The task's snapshots."""

@@ -27,7 +27,7 @@ from statestore.errors import Unavailable
 from statestore.failpoints import reach
 from statestore.objects.base import ObjectInfo
 from statestore.snapshots.hashes import Hashes
-from statestore.snapshots.leases import Lease, drop_lease, put_lease, read_leases
+from statestore.snapshots.leases import DatedLease, drop_lease, put_dated_lease, read_leases
 from statestore.snapshots.manifest import Manifest, SnapshotFile
 from statestore.snapshots.repository import Repository
 
@@ -62,7 +62,7 @@ def take_snapshot(repository: Repository, about: Manifest, copy: Path, hashes: H
     found = hashes.of_folder(copy)
     files = tuple(SnapshotFile(name, sha256, size) for name, (sha256, size) in found.items())
     reach("snapshot.hashed")
-    pin = put_lease(objects, layout.pins, "snapshot", (file.sha256 for file in files), config.pin_life_s)
+    pin = put_dated_lease(objects, layout.pins, "snapshot", (file.sha256 for file in files), config.pin_life_s)
     try:
         reach("snapshot.pinned")
         _require_no_collection(repository, pin)
@@ -90,7 +90,7 @@ def take_snapshot(repository: Repository, about: Manifest, copy: Path, hashes: H
     )
 
 
-def _require_no_collection(repository: Repository, pin: Lease) -> None:
+def _require_no_collection(repository: Repository, pin: DatedLease) -> None:
     if read_leases(repository.objects, repository.layout.marks, pin.now_s).living:
         raise Unavailable(
             "files are being collected", prefix=repository.layout.prefix, hint="the snapshot is taken afterwards"
@@ -98,7 +98,7 @@ def _require_no_collection(repository: Repository, pin: Lease) -> None:
 
 
 def _upload(
-    repository: Repository, files: tuple[SnapshotFile, ...], copy: Path, pin: Lease, config: SnapshotConfig
+    repository: Repository, files: tuple[SnapshotFile, ...], copy: Path, pin: DatedLease, config: SnapshotConfig
 ) -> dict[str, int]:
     """Upload what is missing; gives bytes by sha256."""
     present = repository.files()
@@ -116,7 +116,7 @@ def _upload(
 
 
 def _is_reusable(
-    repository: Repository, found: ObjectInfo | None, file: SnapshotFile, pin: Lease, config: SnapshotConfig
+    repository: Repository, found: ObjectInfo | None, file: SnapshotFile, pin: DatedLease, config: SnapshotConfig
 ) -> bool:
     """Whether storage has the file, and young. One of another size was cut off."""
     if found is None or found.bytes != file.bytes:

@@ -101,14 +101,14 @@ def test_large_files_travel_in_parts_and_at_once(objects: ObjectStore, tmp_path:
     assert {k: len(v) for k, v in bodies.items()} == {o.key: o.bytes for o in objects.list("files/")}
     back = tmp_path / "back"
     back.mkdir()
-    objects.download_all([(back / k.replace("/", "-"), k) for k in bodies], lambda _path, _key: None)
+    objects.download_all([(back / k.replace("/", "-"), k, len(v)) for k, v in bodies.items()], lambda _path, _key: None)
     assert bodies == {k: (back / k.replace("/", "-")).read_bytes() for k in bodies}
 
 
 def test_one_failed_transfer_fails_all(objects: ObjectStore, tmp_path: Path) -> None:
     objects.put("a", b"x")
     with pytest.raises(ObjectMissing):
-        objects.download_all([(tmp_path / "a", "a"), (tmp_path / "b", "b")], lambda _path, _key: None)
+        objects.download_all([(tmp_path / "a", "a", 1), (tmp_path / "b", "b", 1)], lambda _path, _key: None)
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a/", "../a", "a/../b", ".tmp/a", "a//b", "a b", "ä"])

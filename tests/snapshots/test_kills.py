@@ -86,13 +86,13 @@ def _collect_after_leases(world: TaskWorld) -> None:
     from unittest.mock import patch
 
     assert world.config is not None
-    real = collect.__globals__["put_lease"]
+    real = collect.__globals__["put_dated_lease"]
 
     def later(*arguments: Any) -> Any:
         lease = real(*arguments)
         return replace(lease, now_s=lease.now_s + 3600)
 
-    with patch.dict(collect.__globals__, {"put_lease": later}):
+    with patch.dict(collect.__globals__, {"put_dated_lease": later}):
         collect(world.repository, world.config)
 
 

@@ -107,9 +107,9 @@ class FaultyObjects(ObjectStore):
         body = self.inner.get(key)
         return body[: len(body) // 2] if self._draw("truncated", "get") else body
 
-    def download(self, key: str, path: Path) -> None:
+    def download(self, key: str, path: Path, size: int | None = None) -> None:
         self._read("download", key)
-        self.inner.download(key, path)
+        self.inner.download(key, path, size)
         if self._draw("truncated", "download"):
             path.write_bytes(path.read_bytes()[:-1])
 
