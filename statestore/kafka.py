@@ -1,4 +1,4 @@
-"""Kafka, as this project uses it. The only file that imports the client.
+"""Kafka, as this project uses it. The only file that imports the client, beside `librdkafka.py`, which reads input.
 
 Reading a log to its end: the end offset is captured as `read_uncommitted` (an open transaction must not hide committed
 records behind it), records are read as `read_committed`, and reading stops on the partition-EOF event at or past the
@@ -41,7 +41,9 @@ END_WAIT_MS = 2
 _COLUMNS_CHUNK = 600
 # It takes some ms; a new producer is ready in less than a second.
 _SEND_OFFSETS_S = 10.0
-_DEFINITE = {
+PARTITION_END = ck.KafkaError._PARTITION_EOF
+LOST_ITS_PLACE = ck.KafkaError._AUTO_OFFSET_RESET
+DEFINITE = {
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
     ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
     ck.KafkaError._UNKNOWN_TOPIC,
@@ -106,7 +108,8 @@ class Topic:
     partitions: int
 
 
-def _client(config: KafkaConfig, **settings: object) -> dict[str, Any]:
+def client_settings(config: KafkaConfig, **settings: object) -> dict[str, Any]:
+    """The settings of every client, and those given."""
     return {
         "bootstrap.servers": config.bootstrap_servers,
         "socket.keepalive.enable": True,
@@ -131,7 +134,8 @@ def _connected(client: Connecting) -> Connecting:
     return client
 
 
-def _unavailable(what: str, error: object, config: KafkaConfig, **fields: object) -> Unavailable:
+def unavailable(what: str, error: object, config: KafkaConfig, **fields: object) -> Unavailable:
+    """The error of a call that Kafka did not answer."""
     return Unavailable(
         f"kafka does not answer: {what}",
         error=str(error),
@@ -163,7 +167,7 @@ def _ask(
     try:
         return again(question)
     except ck.KafkaException as raised:
-        raise _unavailable(what, raised.args[0].str(), config, **fields) from raised
+        raise unavailable(what, raised.args[0].str(), config, **fields) from raised
 
 
 def _refresh(admin: AdminClient | ck.Consumer) -> None:
@@ -186,7 +190,7 @@ class TransactionalProducer:
         self._members: dict[str, object] = {}
         self._producer = ck.Producer(
             {
-                **_client(config),
+                **client_settings(config),
                 **(
                     {
                         "transactional.id": transactional_id,
@@ -233,7 +237,7 @@ class TransactionalProducer:
                         f"transaction was aborted: {what}", error=error.str(), transactional_id=self.transactional_id
                     ) from raised
                 if not error.retriable() or time.monotonic() >= deadline:
-                    raise _unavailable(
+                    raise unavailable(
                         what, error.str(), self._config, transactional_id=self.transactional_id
                     ) from raised
                 time.sleep(0.05)
@@ -300,7 +304,7 @@ class TransactionalProducer:
         deadline = time.monotonic() + self._config.request_timeout_s
         while remaining := self._flush_some():
             if time.monotonic() >= deadline:
-                raise _unavailable(
+                raise unavailable(
                     "delivery of records", self._last_error or "time-out", self._config, undelivered=remaining
                 )
 
@@ -366,7 +370,7 @@ class TransactionalProducer:
     def _member(self, group: str) -> object:
         """What names the group in a commit from outside of it."""
         if group not in self._members:
-            consumer = ck.Consumer({**_client(self._config), "group.id": group})
+            consumer = ck.Consumer({**client_settings(self._config), "group.id": group})
             try:
                 self._members[group] = consumer.consumer_group_metadata()
             finally:
@@ -444,7 +448,7 @@ class _Asking:
     def _admin(self) -> AdminClient:
         if self._beside is not None:
             return self._beside._admin
-        return _connected(AdminClient(_client(self._config, allow_auto_create_topics=False)))
+        return _connected(AdminClient(client_settings(self._config, allow_auto_create_topics=False)))
 
     def connect(self) -> None:
         """Be connected when the first question comes. Where no broker answers, that question says so."""
@@ -496,7 +500,7 @@ class Reader(_Asking):
     def _new_consumer(self, isolation: str) -> ck.Consumer:
         return ck.Consumer(
             {
-                **_client(self._config),
+                **client_settings(self._config),
                 "group.id": "rollforward-reader",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
@@ -610,7 +614,7 @@ class Reader(_Asking):
                         self._require_present(topic, partition, span.next)
                         _assign(consumer, topic, spans)
                 if time.monotonic() >= deadline:
-                    raise _unavailable(
+                    raise unavailable(
                         "read to the end of the log",
                         "time-out",
                         self._config,
@@ -633,13 +637,13 @@ class Reader(_Asking):
                 if offset >= stop:
                     return taken, _Ended.AT_STOP
                 taken.append(message)
-            elif error.code() == ck.KafkaError._PARTITION_EOF:
+            elif error.code() == PARTITION_END:
                 ended_by = _Ended.AT_STOP if offset >= stop else ended_by
-            elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
+            elif error.code() == LOST_ITS_PLACE:
                 return taken, _Ended.ASTRAY
-            elif error.code() in _DEFINITE or error.fatal():
+            elif error.code() in DEFINITE or error.fatal():
                 topic, partition = message.topic(), message.partition()
-                raise _unavailable("read", error.str(), self._config, topic=topic, partition=partition)
+                raise unavailable("read", error.str(), self._config, topic=topic, partition=partition)
             # Anything else, a broken connection above all, may pass: the deadline bounds it.
         return taken, ended_by
 
@@ -685,7 +689,7 @@ class GroupOffsets:
 
     def _with_consumer(self, what: str, question: Callable[[ck.Consumer], Answer], *, stable: bool = True) -> Answer:
         isolation = "read_committed" if stable else "read_uncommitted"
-        consumer = ck.Consumer({**_client(self._config), "group.id": self._group, "isolation.level": isolation})
+        consumer = ck.Consumer({**client_settings(self._config), "group.id": self._group, "isolation.level": isolation})
         try:
             return _ask(consumer, self._config, what, lambda: question(consumer), group=self._group)
         finally:
@@ -896,13 +900,13 @@ class Admin(_Asking):
                 future.result()
             except ck.KafkaException as raised:
                 if raised.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise _unavailable("create_topics", raised.args[0].str(), self._config, topic=name) from raised
+                    raise unavailable("create_topics", raised.args[0].str(), self._config, topic=name) from raised
 
     def _await(self, names: Sequence[str]) -> dict[str, Topic]:
         deadline = time.monotonic() + self._config.request_timeout_s
         while len(found := self.describe(names)) < len(set(names)):
             if time.monotonic() >= deadline:
-                raise _unavailable("topic creation", "time-out", self._config, topics=", ".join(names))
+                raise unavailable("topic creation", "time-out", self._config, topics=", ".join(names))
             time.sleep(0.02)
         return found
 
@@ -911,7 +915,7 @@ class Admin(_Asking):
         deadline = time.monotonic() + self._config.request_timeout_s
         while self.describe([name]):
             if time.monotonic() >= deadline:
-                raise _unavailable("topic deletion", "time-out", self._config, topic=name)
+                raise unavailable("topic deletion", "time-out", self._config, topic=name)
             time.sleep(0.05)
 
     def delete(self, names: Sequence[str]) -> None:
@@ -923,7 +927,7 @@ class Admin(_Asking):
             try:
                 future.result()
             except ck.KafkaException as raised:
-                raise _unavailable("delete_topics", raised.args[0].str(), self._config, topic=name) from raised
+                raise unavailable("delete_topics", raised.args[0].str(), self._config, topic=name) from raised
 
     def configure(self, topic: str, settings: Mapping[str, str]) -> None:
         """Set these settings of the topic, leaving its others."""
@@ -969,7 +973,7 @@ class Admin(_Asking):
             try:
                 future.result()
             except ck.KafkaException as raised:
-                raise _unavailable("delete_consumer_groups", raised.args[0].str(), self._config, group=name) from raised
+                raise unavailable("delete_consumer_groups", raised.args[0].str(), self._config, group=name) from raised
 
     def ends(self, topic: str, *, partitions: int) -> dict[int, int]:
         """The offset after the last record of every partition."""
@@ -1002,4 +1006,4 @@ class Admin(_Asking):
         try:
             self._admin.list_topics(timeout=min(10.0, self._config.request_timeout_s))
         except ck.KafkaException as raised:
-            raise _unavailable("metadata", raised.args[0].str(), self._config) from raised
+            raise unavailable("metadata", raised.args[0].str(), self._config) from raised

@@ -1,7 +1,6 @@
-"""Ranges of a log read in large blocks, as fast as Python can: what Spark's workers read their input with.
+"""Ranges of a log read in large blocks, as fast as the client can: what Spark's workers read their input with.
 
-Besides `kafka.py` the only file that imports the client. A range is read whole or not at all: `read` gives exactly the
-committed records from its start to its end, or raises.
+A range is read whole or not at all: `read` gives exactly the committed records from its start to its end, or raises.
 
     at the end     a record at or past it, or the partition's end event there: markers of transactions, aborted and
                    compacted records take offsets and are not delivered
@@ -16,65 +15,77 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-import confluent_kafka as ck
+import pyarrow as pa
 
 from statestore.config import KafkaConfig
 from statestore.errors import InvariantBroken, Unavailable
-from statestore.kafka import _DEFINITE, END_WAIT_MS, OffsetsGone, Reader, _client, _unavailable
+from statestore.kafka import (
+    DEFINITE,
+    END_WAIT_MS,
+    LOST_ITS_PLACE,
+    PARTITION_END,
+    OffsetsGone,
+    Reader,
+    client_settings,
+    unavailable,
+)
+from statestore.librdkafka import Consumer, Event, Records
 
-Headers = list[tuple[str, bytes | None]]
 # Larger blocks decode no faster, and their columns leave the processor's cache.
 _BLOCK = 10_000
 _BLOCK_BYTES = 16 * 1024 * 1024
 # The client waits its whole time for a full block, also where the range's last offsets hold no records.
 _WAIT_S = 0.01
 # Consumers of this process that read nothing just now, by their configuration.
-_idle: dict[str, list[ck.Consumer]] = {}
+_idle: dict[str, list[Consumer]] = {}
 
 
+@dataclass(frozen=True)
 class Block:
     """A run of committed records of one partition, as columns, each made when it is first asked for.
 
-    `keys` and `values` are None where a record has none, and a header's value may be None. Offsets grow, with holes
-    where a log has them.
+    `keys` and `values` are null where a record has none. Offsets grow, with holes where a log has them.
     """
 
-    def __init__(self, messages: list[ck.Message]) -> None:
-        self._messages = messages
+    runs: Sequence[Records]
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return sum(map(len, self.runs))
+
+    @property
+    def partition(self) -> int:
+        """The partition of all of them."""
+        return self.runs[0].partition
 
     @cached_property
-    def keys(self) -> list[bytes | None]:
+    def keys(self) -> pa.BinaryArray:
         """The keys."""
-        return list(map(ck.Message.key, self._messages))
+        return self._column(lambda run: run.keys)
 
     @cached_property
-    def values(self) -> list[bytes | None]:
+    def values(self) -> pa.BinaryArray:
         """The values."""
-        return list(map(ck.Message.value, self._messages))
+        return self._column(lambda run: run.values)
 
     @cached_property
-    def offsets(self) -> list[int]:
+    def offsets(self) -> pa.Int64Array:
         """The offsets."""
-        return list(map(ck.Message.offset, self._messages))  # type: ignore[arg-type]
+        return self._column(lambda run: pa.array(run.offsets))
 
     @cached_property
-    def times_ms(self) -> list[int]:
-        """Each record's time, of its creation or its arrival as the topic has it."""
-        return [time_ms for _, time_ms in map(ck.Message.timestamp, self._messages)]
+    def times(self) -> pa.Int64Array:
+        """Each record's time in ms since the epoch, of its creation or its arrival as the topic has it."""
+        return self._column(lambda run: pa.array(run.times_ms))
 
-    @cached_property
-    def headers(self) -> list[Headers]:
-        """The headers, in their order."""
-        return [list(message.headers() or ()) for message in self._messages]  # type: ignore[arg-type]
+    def _column(self, of: Callable[[Records], pa.Array]) -> pa.Array:
+        found = [of(run) for run in self.runs]
+        return found[0] if len(found) == 1 else pa.concat_arrays(found)
 
 
 class BlockReader:
@@ -103,7 +114,7 @@ class BlockReader:
             lost.pop_all()
         kept.append(consumer)
 
-    def _consumer(self) -> ck.Consumer:
+    def _consumer(self) -> Consumer:
         settings = {
             "group.id": "rollforward-reader",
             "enable.auto.commit": False,
@@ -122,14 +133,14 @@ class BlockReader:
             "fetch.queue.backoff.ms": 5,
             "reconnect.backoff.max.ms": 1_000,
         }
-        return ck.Consumer({**_client(self._config), **settings})
+        return Consumer({**client_settings(self._config), **settings})
 
 
 class _Range:
     """One range on its way."""
 
     def __init__(
-        self, consumer: ck.Consumer, config: KafkaConfig, topic: str, partition: int, start: int, end: int
+        self, consumer: Consumer, config: KafkaConfig, topic: str, partition: int, start: int, end: int
     ) -> None:
         self._consumer, self._config = consumer, config
         self._topic, self._partition = topic, partition
@@ -139,80 +150,70 @@ class _Range:
     def blocks(self) -> Iterator[Block]:
         self._assign()
         deadline = self._deadline()
-        held: list[ck.Message] = []
-        held_bytes = 0
+        held: list[Records] = []
+        count = size = 0
         while not self._ended:
             before = self._next
-            taken = self._taken(self._consumer.consume(min(_BLOCK - len(held), self._end - before), timeout=_WAIT_S))
-            held += taken
-            held_bytes += sum(map(len, taken))
-            if held and (self._ended or len(held) == _BLOCK or held_bytes >= _BLOCK_BYTES):
+            for records in self._consumed(min(_BLOCK - count, self._end - before)):
+                held.append(records)
+                count += len(records)
+                size += records.bytes
+            if held and (self._ended or count == _BLOCK or size >= _BLOCK_BYTES):
                 yield Block(held)
-                held, held_bytes, deadline = [], 0, self._deadline()
+                held, count, size, deadline = [], 0, 0, self._deadline()
             elif self._next > before:
                 deadline = self._deadline()
             elif time.monotonic() >= deadline:
-                raise _unavailable("read of a range", "time-out", self._config, **self._where())
+                raise unavailable("read of a range", "time-out", self._config, **self._where())
 
     def _deadline(self) -> float:
         return time.monotonic() + self._config.request_timeout_s
 
     def _assign(self) -> None:
-        self._consumer.assign([ck.TopicPartition(self._topic, self._partition, self._next)])
+        self._consumer.assign(self._topic, self._partition, self._next)
 
-    def _taken(self, messages: list[ck.Message]) -> list[ck.Message]:
-        """The range's records among messages. Goes on from behind them, and notes the range's end."""
-        # An error is true, whatever it says.
-        if not messages or any(map(ck.Message.error, messages)) or messages[-1].offset() >= self._end:  # type: ignore[operator]
-            return self._sifted(messages)
-        self._require_mine(messages[0])
-        self._advance(messages[-1].offset() + 1)  # type: ignore[operator]
-        return messages
-
-    def _sifted(self, messages: list[ck.Message]) -> list[ck.Message]:
-        taken: list[ck.Message] = []
-        for message in messages:
-            error = message.error()
-            if error is not None:
-                self._heed(error, message)
-            else:
-                self._require_mine(message)
-                if message.offset() < self._end:  # type: ignore[operator]
-                    taken.append(message)
-                self._advance(message.offset() + 1)  # type: ignore[operator]
+    def _consumed(self, most: int) -> Iterator[Records]:
+        """The range's records of one call. Goes on from behind them, and notes the range's end."""
+        for found in self._consumer.consume(most, _WAIT_S):
             if self._ended:
-                break
-        return taken
+                return
+            if isinstance(found, Event):
+                self._heed(found)
+                continue
+            self._require_mine(found, int(found.offsets[0]))
+            self._advance(int(found.offsets[-1]) + 1)
+            records = found.until(self._end)
+            if len(records):
+                yield records
 
-    def _require_mine(self, message: ck.Message) -> None:
+    def _require_mine(self, found: Records | Event, offset: int) -> None:
         """The client forgets what it had fetched for the range before. If it did not, a hole would look right."""
-        where = (message.topic(), message.partition())
-        if where != (self._topic, self._partition) or message.offset() < self._next:  # type: ignore[operator]
+        where = (found.topic, found.partition)
+        if where != (self._topic, self._partition) or offset < self._next:
             raise InvariantBroken(
                 "client gives a record of another range",
                 **self._where(),
                 wanted=self._next,
-                found=f"{where[0]}-{where[1]}@{message.offset()}",
+                found=f"{where[0]}-{where[1]}@{offset}",
             )
 
     def _advance(self, to: int) -> None:
         self._next = to
         self._ended = to >= self._end
 
-    def _heed(self, error: ck.KafkaError, message: ck.Message) -> None:
+    def _heed(self, event: Event) -> None:
         """Note the log's end, or raise what will not pass. A broken connection may: the deadline bounds it."""
-        code = error.code()
-        if code == ck.KafkaError._PARTITION_EOF:
-            self._require_mine(message)
-            self._ended = message.offset() >= self._end  # type: ignore[operator]
+        if event.code == PARTITION_END:
+            self._require_mine(event, event.offset)
+            self._ended = event.offset >= self._end
             if not self._ended:
                 self._require_there()
-        elif code == ck.KafkaError._AUTO_OFFSET_RESET:
+        elif event.code == LOST_ITS_PLACE:
             # The client gives its place up too when a broker comes back; only the log can tell.
             self._require_there()
             self._assign()
-        elif code in _DEFINITE or error.fatal():
-            raise _unavailable("read of a range", error.str(), self._config, **self._where())
+        elif event.code in DEFINITE:
+            raise unavailable("read of a range", event.text, self._config, **self._where())
 
     def _require_there(self) -> None:
         """Raise unless the log has all offsets that are left of the range."""

@@ -1,7 +1,7 @@
 """Decode: Kafka records to rows, or to rows that say why a record is no row. Runs before the shuffle.
 
-JSON values are decoded a block at a time: joined by newlines and given to Arrow's reader with the source's schema.
-A block is accepted only if it can hold exactly one object a record: every value starts with `{` and ends with `}`
+JSON values are decoded a block at a time. Blocks of records that are written alike `jsonshape.py` reads; others are joined
+by newlines and given to Arrow's reader with the source's schema. There a block is accepted only if it can hold exactly one object a record: every value starts with `{` and ends with `}`
 (so none can reach into the next: after a complete inner object, `{` is a syntax error), and as many rows come out as
 records went in. Otherwise the block is halved until the bad record stands alone; the others are decoded as usual.
 
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
+from pipelines.engine.jsonshape import ROWS_MIN, columns_of, shape_of
 from pipelines.engine.records import Records, partitions
 from pipelines.engine.values import Reader, Row, fields_once, key_reader, value_reader
 from pipelines.engine.windowed_keys import split_key
@@ -51,6 +52,7 @@ RAW = pa.struct(
 PLACES = ("ROWPARTITION", "ROWOFFSET")
 NULL_VALUE = "value is null"
 RAW_DDL = "struct<topic:string,partition:int,offset:bigint,timestamp_ms:bigint,key:binary,value:binary>"
+_UNLIKE_MAX = 3
 _OPEN, _CLOSE, _NOT_ON_A_LINE = ord("{"), ord("}"), (b"\n", b"\r", b"\0")
 _SIMPLE = {
     "boolean": pa.bool_(),
@@ -207,11 +209,25 @@ class _Fields:
         # spellings and no field beside them, until one has.
         self._plain = all(self.spellings)
         self._parse_plain = self._options([names[:1] for names in self.spellings], others="error")
+        self._first = {names[0]: kind for names, kind in zip(self.spellings, self.types, strict=True) if names}
+        self._unlike = 0 if self._plain else _UNLIKE_MAX
 
     def _options(self, spellings: list[list[str]], *, others: Literal["ignore", "error"]) -> paj.ParseOptions:
         """For fields of these names; what becomes of fields of other names."""
         schema = pa.schema([(name, kind) for names, kind in zip(spellings, self.types, strict=True) for name in names])
         return paj.ParseOptions(explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior=others)
+
+    def shaped(self, values: pa.BinaryArray) -> list[pa.Array] | None:
+        """One array a column, if all values are of one shape; they are taken not to be when three blocks were not."""
+        if len(values) < ROWS_MIN or self._unlike >= _UNLIKE_MAX:
+            return None
+        shape = shape_of(values[0].as_py(), self._first)
+        found = None if shape is None else columns_of(values, shape)
+        if found is not None:
+            self._unlike = 0
+            return [found[name] if name in found else pa.nulls(len(values), kind) for name, kind in self._first.items()]
+        self._unlike += 1
+        return None
 
     def parse(self, text: bytes) -> pa.Table:
         """Rows of newline-separated objects. Raises ArrowInvalid for anything else."""
@@ -308,6 +324,10 @@ def _decode_block(
         return
     if not fields.by_arrow:
         _decode_singly(values, first, fields, pieces, errors)
+        return
+    shaped = fields.shaped(values)
+    if shaped is not None:
+        pieces.append(shaped)
         return
     reason = "value is not a JSON object"
     text = _joined(values)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from pipelines.engine.decode import Decoder
-from pipelines.engine.records import GivenRecords, KafkaRecords, Records
+from pipelines.engine.records import GivenRecords, Records
 from pipelines.engine.turn import Turn
 from statestore.batches import Range
 from statestore.config import KafkaConfig
@@ -53,9 +53,7 @@ class KafkaPart:
 
     def records(self) -> Iterator[Records]:
         wanted = self.range
-        reader = BlockReader(self.kafka)
-        for block in reader.read(wanted.topic, wanted.partition, start=wanted.start, end=wanted.end):
-            yield KafkaRecords(wanted.partition, block)
+        yield from BlockReader(self.kafka).read(wanted.topic, wanted.partition, start=wanted.start, end=wanted.end)
 
 
 @dataclass(frozen=True)

