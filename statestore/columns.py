@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+Headers = tuple[tuple[str, bytes | None], ...]
 _TIME = 8
 _SLICE = 1_000
 
@@ -51,7 +52,7 @@ class Columns:
     values: pa.LargeBinaryArray
     times_ms: npt.NDArray[np.int64]
     end: int
-    headers: tuple[tuple[tuple[str, bytes], ...], ...] = ()
+    headers: tuple[Headers, ...] = ()
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -69,7 +70,7 @@ class Columns:
         values: Sequence[bytes | None],
         times_ms: Sequence[int],
         end: int,
-        headers: tuple[tuple[tuple[str, bytes], ...], ...] = (),
+        headers: tuple[Headers, ...] = (),
     ) -> Columns:
         """Of lists of the same length."""
         return cls(column(keys), column(values), np.array(times_ms, np.int64), end, headers)

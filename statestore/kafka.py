@@ -24,7 +24,6 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
-from statestore.columns import Columns
 from statestore.config import KafkaConfig
 from statestore.errors import Fenced, InvalidConfig, RollforwardError, Unavailable
 
@@ -37,8 +36,6 @@ _REPLAY_CHUNK = 10_000
 # A reader learns that a log has ended when the broker has waited so long for more: behind the marker of a transaction
 # there is no record that would tell.
 END_WAIT_MS = 2
-# Fewer than the objects after which the garbage collector begins: it would go through all messages for nothing.
-_COLUMNS_CHUNK = 600
 # It takes some ms; a new producer is ready in less than a second.
 _SEND_OFFSETS_S = 10.0
 PARTITION_END = ck.KafkaError._PARTITION_EOF
@@ -450,6 +447,11 @@ class _Asking:
             return self._beside._admin
         return _connected(AdminClient(client_settings(self._config, allow_auto_create_topics=False)))
 
+    @property
+    def config(self) -> KafkaConfig:
+        """How the cluster is reached."""
+        return self._config
+
     def connect(self) -> None:
         """Be connected when the first question comes. Where no broker answers, that question says so."""
         _ = self._admin
@@ -550,14 +552,6 @@ class Reader(_Asking):
         isolation = "read_uncommitted" if uncommitted else "read_committed"
         for messages in self._messages(topic, partition, start, end, isolation, _REPLAY_CHUNK):
             yield [_record(message) for message in messages]
-
-    def columns(self, topic: str, partition: int, *, start: int, end: int) -> Iterator[Columns]:
-        """`read` for much less of the CPU. A chunk's objects are gone before the next one comes."""
-        for messages in self._messages(topic, partition, start, end, "read_committed", _COLUMNS_CHUNK):
-            keys, values = list(map(ck.Message.key, messages)), list(map(ck.Message.value, messages))
-            times_ms = [time_ms for _, time_ms in map(ck.Message.timestamp, messages)]
-            headers: Any = tuple(map(tuple, filter(None, map(ck.Message.headers, messages))))
-            yield Columns.of(keys, values, times_ms, messages[-1].offset() + 1, headers)  # type: ignore[operator]
 
     def newest(
         self, topic: str, partitions: Sequence[int], *, uncommitted: bool = False

@@ -19,10 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
+from statestore.columns import Headers
 from statestore.config import KafkaConfig
 from statestore.errors import InvariantBroken, Unavailable
 from statestore.kafka import (
@@ -63,6 +65,16 @@ class Block:
         """The partition of all of them."""
         return self.runs[0].partition
 
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last of them."""
+        return int(self.runs[-1].offsets[-1]) + 1
+
+    @property
+    def headers(self) -> Iterator[Headers]:
+        """Of those that have any, in their order."""
+        return chain.from_iterable(run.headers for run in self.runs)
+
     @cached_property
     def keys(self) -> pa.BinaryArray:
         """The keys."""
@@ -95,7 +107,7 @@ class BlockReader:
         self._config = config
 
     def read(self, topic: str, partition: int, *, start: int, end: int) -> Iterator[Block]:
-        """The committed records from `start`, included, to `end`, not included.
+        """The committed records from `start`, included, to `end`, not included. Nobody looks at their headers.
 
         Raises `OffsetsGone` where the log begins behind the next of them, and `Unavailable` when the log ends before
         `end` or Kafka stays silent for the time limit.
@@ -106,7 +118,9 @@ class BlockReader:
         try:
             consumer = kept.pop()
         except IndexError:
-            consumer = self._consumer()
+            # What is fetched past a range's end is thrown away, parsed in vain: so a fetch, in compressed bytes, and what
+            # is held are no more than keep the reader busy.
+            consumer = self._consumer({"queued.min.messages": 10_000, "fetch.message.max.bytes": 256 * 1024})
         with ExitStack() as lost:
             lost.callback(consumer.close)
             yield from _Range(consumer, self._config, topic, partition, start, end).blocks()
@@ -114,7 +128,17 @@ class BlockReader:
             lost.pop_all()
         kept.append(consumer)
 
-    def _consumer(self) -> Consumer:
+    def read_once(self, topic: str, partition: int, *, start: int, end: int, headers: bool = False) -> Iterator[Block]:
+        """`read` of a range that may be long, by a consumer of its own; with `headers` if asked for."""
+        if start >= end:
+            return
+        consumer = self._consumer({"fetch.message.max.bytes": 4 * 1024 * 1024}, headers=headers)
+        try:
+            yield from _Range(consumer, self._config, topic, partition, start, end).blocks()
+        finally:
+            consumer.close()
+
+    def _consumer(self, fetching: dict[str, object], *, headers: bool = False) -> Consumer:
         settings = {
             "group.id": "rollforward-reader",
             "enable.auto.commit": False,
@@ -123,17 +147,14 @@ class BlockReader:
             "isolation.level": "read_committed",
             "auto.offset.reset": "error",
             "allow.auto.create.topics": False,
-            # What is fetched past a range's end is thrown away, parsed in vain: so a fetch, in compressed bytes, and what
-            # is held are no more than keep the reader busy.
-            "queued.min.messages": 10_000,
             "queued.max.messages.kbytes": 32 * 1024,
-            "fetch.message.max.bytes": 256 * 1024,
             "fetch.wait.max.ms": END_WAIT_MS,
             # With a full queue the client pauses for a second by default, in which the reader empties it.
             "fetch.queue.backoff.ms": 5,
             "reconnect.backoff.max.ms": 1_000,
+            **fetching,
         }
-        return Consumer({**client_settings(self._config), **settings})
+        return Consumer({**client_settings(self._config), **settings}, headers=headers)
 
 
 class _Range:

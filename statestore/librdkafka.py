@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statestore.columns import Headers
 from statestore.errors import InvalidConfig, InvariantBroken
 
 Words = npt.NDArray[np.uint64]
@@ -76,6 +77,17 @@ _consume_batch = _function(_LIBRARY, "consume_batch_queue", ctypes.c_ssize_t, _P
 _err2str = _function(_SHORT, "err2str", _TEXT, ctypes.c_int)
 _topic_name = _function(_SHORT, "topic_name", _TEXT, _POINTER)
 _message_errstr = _function(_SHORT, "message_errstr", _TEXT, _POINTER)
+_message_headers = _function(_SHORT, "message_headers", ctypes.c_int, _POINTER, _POINTER)
+_header_get_all = _function(
+    _SHORT,
+    "header_get_all",
+    ctypes.c_int,
+    _POINTER,
+    _SIZE,
+    ctypes.POINTER(_TEXT),
+    ctypes.POINTER(_POINTER),
+    ctypes.POINTER(_SIZE),
+)
 _message_timestamp = _function(_SHORT, "message_timestamp", ctypes.c_int64, _POINTER, _POINTER)
 _message_destroy = _function(_SHORT, "message_destroy", None, _POINTER)
 _move = ctypes.PyDLL(None)["memmove"]
@@ -116,12 +128,14 @@ class Records:
     """A run of records of one topic's partition, as columns, their bytes in one buffer.
 
     offsets, times_ms: one a record; a record without a time has -1.
+    headers: of those records that have any, in their order; none if they were not asked for.
     """
 
     topic: str
     partition: int
     offsets: Integers
     times_ms: Integers
+    headers: tuple[Headers, ...]
     _keys: _Fields
     _values: _Fields
 
@@ -153,6 +167,7 @@ class Records:
             self.partition,
             self.offsets[:count],
             self.times_ms[:count],
+            self.headers,
             self._keys.first(count),
             self._values.first(count),
         )
@@ -181,9 +196,10 @@ class _Fields:
 
 
 class Consumer:
-    """A consumer of one partition at a time, for one thread at a time. It is in no group that anybody shares."""
+    """A consumer of one partition at a time, for one thread at a time, that commits nothing. Headers are read if asked for."""
 
-    def __init__(self, settings: Mapping[str, object]) -> None:
+    def __init__(self, settings: Mapping[str, object], *, headers: bool = False) -> None:
+        self._headers = headers
         self._handle: int | None = _consumer(settings)
         _poll_set_consumer(self._handle)
         self._queue = _queue_get_consumer(self._handle)
@@ -213,7 +229,7 @@ class Consumer:
         pointers = self._pointers[:count]
         messages = pointers.tolist()
         try:
-            return _copied(pointers, messages)
+            return _copied(pointers, messages, headers=self._headers)
         finally:
             deque(map(_message_destroy, messages), maxlen=0)
 
@@ -241,7 +257,7 @@ def _consumer(settings: Mapping[str, object]) -> int:
     return handle
 
 
-def _copied(pointers: Words, messages: Sequence[int]) -> list[Records | Event]:
+def _copied(pointers: Words, messages: Sequence[int], *, headers: bool) -> list[Records | Event]:
     """Runs of records of one partition, and the events between them."""
     rows = _MEMORY[pointers // 8 - 1]
     places = np.stack([rows[:, _ERR] & 0xFFFFFFFF, rows[:, _TOPIC], rows[:, _PARTITION] & 0xFFFFFFFF])
@@ -250,7 +266,9 @@ def _copied(pointers: Words, messages: Sequence[int]) -> list[Records | Event]:
     found: list[Records | Event] = []
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
         found.append(
-            _event(messages[start], rows[start]) if events[start] else _records(messages[start:end], rows[start:end])
+            _event(messages[start], rows[start])
+            if events[start]
+            else _records(messages[start:end], rows[start:end], headers=headers)
         )
     return found
 
@@ -275,7 +293,7 @@ def _partition(row: Words) -> int:
     return ctypes.c_int32(int(row[_PARTITION]) & 0xFFFFFFFF).value
 
 
-def _records(messages: Sequence[int], rows: Words) -> Records:
+def _records(messages: Sequence[int], rows: Words, *, headers: bool) -> Records:
     key, key_size, value, value_size = (rows[:, word] for word in (_KEY, _KEY_LEN, _PAYLOAD, _LEN))
     # What is empty may be anywhere.
     starts = np.where(key_size > 0, key, value)
@@ -290,6 +308,7 @@ def _records(messages: Sequence[int], rows: Words) -> Records:
         _partition(rows[0]),
         rows[:, _OFFSET].astype(np.int64),
         _times(messages, rows),
+        _headers(messages) if headers else (),
         _Fields(buffer, *_placed(key - shift, key_size, places), key == 0),
         _Fields(buffer, *_placed(value - shift, value_size, places), value == 0),
     )
@@ -328,3 +347,22 @@ def _times(messages: Sequence[int], rows: Words) -> Integers:
     if times[ends].tolist() != [_message_timestamp(messages[row], None) for row in ends]:
         return np.fromiter(map(_message_timestamp, messages, repeat(None)), np.int64, len(messages))
     return times
+
+
+def _headers(messages: Sequence[int]) -> tuple[Headers, ...]:
+    """Of the messages that have any."""
+    held = ctypes.c_void_p()
+    found: list[Headers] = []
+    for error in map(_message_headers, messages, repeat(ctypes.byref(held))):
+        if not error:
+            found.append(_pairs(held))
+    return tuple(found)
+
+
+def _pairs(headers: ctypes.c_void_p) -> Headers:
+    name, value, size = ctypes.c_char_p(), ctypes.c_void_p(), ctypes.c_size_t()
+    found: list[tuple[str, bytes | None]] = []
+    while not _header_get_all(headers, len(found), ctypes.byref(name), ctypes.byref(value), ctypes.byref(size)):
+        text = (name.value or b"").decode()
+        found.append((text, None if value.value is None else ctypes.string_at(value.value, size.value)))
+    return tuple(found)

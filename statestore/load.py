@@ -16,11 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
+
 from statestore.columns import Columns, Entries
 from statestore.config import RocksConfig
 from statestore.failpoints import reach
 from statestore.folders import begun, sync
 from statestore.kafka import Reader
+from statestore.kafkablocks import Block, BlockReader
 from statestore.listener import RestoreListener, Restoring, told
 from statestore.rocks import Database
 
@@ -57,18 +60,30 @@ def load(
     listener: RestoreListener,
     *,
     piece_bytes: int,
+    headers: bool = False,
 ) -> int:
-    """Step 2; gives the number of records taken in. `placed` says what records change, per space."""
+    """Step 2; gives the number of records taken in. `placed` says what records change, per space.
+
+    headers: whether `placed` looks at them.
+    """
     records = 0
     with told(listener, restoring) as on_batch:
-        chunks = reader.columns(restoring.topic, restoring.partition, start=restoring.start, end=restoring.end)
-        for piece in gathered(chunks, piece_bytes):
+        blocks = BlockReader(reader.config).read_once(
+            restoring.topic, restoring.partition, start=restoring.start, end=restoring.end, headers=headers
+        )
+        for piece in gathered(map(columns_of, blocks), piece_bytes):
             for space, entries in placed(piece).items():
                 database.load(space, entries)
             records += len(piece)
             reach("load.in-build")
             on_batch(piece.end, len(piece))
     return records
+
+
+def columns_of(block: Block) -> Columns:
+    """A block's records, each column in one piece."""
+    keys, values = (column.cast(pa.large_binary()) for column in (block.keys, block.values))
+    return Columns(keys, values, block.times.to_numpy(), block.next_offset, tuple(block.headers))
 
 
 def gathered(chunks: Iterable[Columns], piece_bytes: int) -> Iterator[Columns]:

@@ -93,9 +93,10 @@ def changelog_headers(position: Position) -> tuple[tuple[str, bytes], ...]:
     return (_VERSION_HEADER, b"\0"), (_POSITION_HEADER, position.to_bytes())
 
 
-def position_of(headers: Iterable[tuple[str, bytes]]) -> Position:
+def position_of(headers: Iterable[tuple[str, bytes | None]]) -> Position:
     """The position in a changelog record's headers; empty if it carries none, or one of a newer version."""
     found = dict(headers)
-    if found.get(_VERSION_HEADER, b"\xff")[:1] != b"\0" or _POSITION_HEADER not in found:
+    version, position = found.get(_VERSION_HEADER), found.get(_POSITION_HEADER)
+    if version is None or version[:1] != b"\0" or position is None:
         return Position()
-    return Position.from_bytes(found[_POSITION_HEADER])
+    return Position.from_bytes(position)

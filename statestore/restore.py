@@ -123,7 +123,7 @@ def load_store(
     That database has what the store holds now. When it has taken its place, the store is opened again.
     """
     restoring = Restoring(kind.name, changelog.topic, changelog.partition, plan.start, plan.end)
-    records = load(database, reader, restoring, kind.load, listener, piece_bytes=piece_bytes)
+    records = load(database, reader, restoring, kind.load, listener, piece_bytes=piece_bytes, headers=True)
     for space in kind.expired(database.spaces()):
         database.drop(space)
     database.write(kind.loaded(offset=plan.end, topic_id=changelog.topic_id), sync=True)

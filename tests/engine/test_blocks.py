@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 import confluent_kafka as ck
+import pyarrow as pa
 import pytest
 
 from statestore import kafkablocks
@@ -145,6 +146,10 @@ def test_nulls_headers_times_and_large_values_come_as_they_were_sent(config: Kaf
     assert [None, b"", *[large] * 6] == [value for block in blocks for value in block.values.to_pylist()]
     assert list(range(7, 15)) == [time_ms for block in blocks for time_ms in block.times.to_pylist()]
     assert list(range(8)) == [offset for block in blocks for offset in block.offsets.to_pylist()]
+    assert [] == [found for block in blocks for found in block.headers]
+    once = list(BlockReader(config).read_once(topic, 0, start=0, end=8, headers=True))
+    assert [tuple(headers)] == [found for block in once for found in block.headers]
+    assert pa.chunked_array([block.values for block in blocks]) == pa.chunked_array([block.values for block in once])
 
 
 def test_records_that_are_gone_are_told_and_the_next_range_is_read(config: KafkaConfig, topic: str) -> None:
