@@ -655,23 +655,22 @@ class _Pinned:
 
     def _few(self, at: rd.RdictIter, lower: bytes, upper: bytes) -> list[Entry] | None:
         entries: list[Entry] = []
-        key_here, value_here, go_on = at.key, at.value, at.next
+        key_here, value_here, go_on, add = at.key, at.value, at.next, entries.append
         try:
             # Keys are often asked for in their order: then the iterator is where it has to be.
             if not self._passed < lower <= self._here:
                 at.seek(lower)
             self._passed = self._here = b""
-            for _ in range(_FEW):
-                key = key_here()
-                if key is None:
-                    at.status()
-                    return entries
+            for key in islice(iter(key_here, None), _FEW):
                 if key > upper:
                     self._passed, self._here = max(lower, upper), key
                     return entries
-                entries.append((key, value_here()))
+                add((key, value_here()))
                 go_on()
-            return None
+            if len(entries) == _FEW:
+                return None
+            at.status()
+            return entries
         finally:
             del at, key_here, value_here, go_on
 

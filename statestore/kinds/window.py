@@ -217,6 +217,12 @@ class Window(Segmented):
             return StoreIterator(iter(()))
         from_ms, numbers = self._readable(from_ms, to_ms, isolation)
         bounds = layout.key_bounds(key, from_ms, min(to_ms, MAX_TIME_MS))
+        if len(numbers) == 1:
+            # The usual case: what there is is read at once.
+            few = self.transaction.few(self._segments.space(numbers[0]), *bounds, isolation)
+            if few is not None:
+                found = layout.starts_of_key(key, few)
+                return self._iterate(iter((found[::-1] if reverse else found,)), ends_with_store=True)
         pieces = self._pieces(bounds, numbers, one_key=True, reverse=reverse, isolation=isolation)
         return self._iterate(map(partial(layout.starts_of_key, key), pieces), ends_with_store=True)
 

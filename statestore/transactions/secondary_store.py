@@ -198,6 +198,20 @@ class SecondaryStoreTransaction(Transaction):
 
         return self._steady(read)
 
+    def few(
+        self, space: str, lower: bytes, upper: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> list[Entry] | None:
+        def read(base: Database | View) -> list[Entry] | None:
+            if base is not self.base or not (isolation is Isolation.READ_COMMITTED or self._is_untouched(space)):
+                return None
+            return self.base.few(space, lower, upper)
+
+        return self._steady(read)
+
+    def _is_untouched(self, space: str) -> bool:
+        """Whether nothing is uncommitted there."""
+        return self._temporary is None or not (self._temporary.has(space) or space in self._ranges)
+
     # Committing: see the steps above.
 
     def commit(self, space: str, metadata: Changes) -> None:
