@@ -19,7 +19,7 @@ from pathlib import Path
 
 from infra import ports, process
 from infra.errors import StartFailed, log_tail
-from infra.files import write_atomic
+from infra.files import new_folder, write_atomic
 from infra.java import JavaHome
 from infra.process import ProcessRecord, ProcessSpec
 
@@ -117,7 +117,7 @@ class Broker:
             command=(
                 str(java.java),
                 *JVM_OPTIONS,
-                *self._log_options(),
+                *self._own_options(),
                 "-cp",
                 classpath,
                 "kafka.Kafka",
@@ -161,13 +161,15 @@ class Broker:
         write_atomic(self.home / "log4j2.properties", LOG4J)
         ports.keep(self.home, {"clients": client})
 
-    def _log_options(self) -> tuple[str, ...]:
-        return (f"-Dlog4j2.configurationFile={self.home / 'log4j2.properties'}",)
+    def _own_options(self) -> tuple[str, ...]:
+        # A library that it unpacks there stays when it is killed.
+        temporary = new_folder(self.home / "tmp")
+        return (f"-Dlog4j2.configurationFile={self.home / 'log4j2.properties'}", f"-Djava.io.tmpdir={temporary}")
 
     def _format(self, java: JavaHome, classpath: str) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         # Short-lived: the quick compiler alone saves a tenth of a second.
-        flags = (*JVM_OPTIONS, "-XX:TieredStopAtLevel=1", *self._log_options())
+        flags = (*JVM_OPTIONS, "-XX:TieredStopAtLevel=1", *self._own_options())
         command = [
             str(java.java),
             *flags,

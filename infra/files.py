@@ -1,6 +1,6 @@
-"""Small durable files and the lock between processes.
+"""Small durable files, empty folders and the lock between processes.
 
-Owns two things. `write_atomic` replaces a whole file: temporary file in the same folder, flush, sync, rename, so that a
+Two things need care. `write_atomic` replaces a whole file: temporary file in the same folder, flush, sync, rename, so that a
 reader sees the old or the new content and never a part; the folder is not synced, so after power loss the old content
 may be back. `FileLock` is an exclusive flock(2) on a file that holds the owner's pid for messages only. The kernel
 drops the lock with its process, so a killed owner never blocks anyone. A lock file may be deleted by its owner: whoever
@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,13 @@ def write_atomic(path: Path, content: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def new_folder(path: Path) -> Path:
+    """Makes the folder, empty and for this user alone; what was in it is gone."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra import ports, process
-from infra.files import write_atomic
+from infra.files import new_folder, write_atomic
 from infra.java import JavaHome
 from infra.process import ProcessRecord, ProcessSpec
 
@@ -69,6 +69,7 @@ class S3Server:
                 str(java.java),
                 *JVM_OPTIONS,
                 f"-Dlogback.configurationFile={self.home / 'logback.xml'}",
+                f"-Djava.io.tmpdir={new_folder(self.home / 'tmp')}",
                 "-cp",
                 os.pathsep.join(map(str, jars)),
                 "org.gaul.s3proxy.Main",

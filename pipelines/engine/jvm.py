@@ -57,11 +57,13 @@ def remove_files(work: Path) -> None:
 
 
 def _options(settings: Settings, work: Path) -> dict[str, str]:
+    # What Java unpacks and Spark keeps beside its own folders goes with `work`, however the JVM ends.
+    folders = f"-Dderby.system.home={work} -Djava.io.tmpdir={work / 'tmp'}"
     return {
         # Collects with all cores and costs the work between collections nothing: a fifth less CPU than the default.
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         # The default options: `spark_conf` may set other extraJavaOptions without losing these.
-        "spark.driver.defaultJavaOptions": f"{JIT} {_shared_classes(settings)} -Dderby.system.home={work}",
+        "spark.driver.defaultJavaOptions": f"{JIT} {_shared_classes(settings)} {folders}",
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.host": settings.spark_driver_host,
         "spark.driver.bindAddress": settings.spark_driver_host,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -36,4 +38,5 @@ def _started(java_home: Path | None) -> SparkSession:
 
     settings = Settings(java_home=java_home, spark_master="local[1]", spark_conf=SMALL, spark_driver_memory="512m")
     work = Path(tempfile.mkdtemp(prefix="rollforward-test-"))
+    atexit.register(shutil.rmtree, work, ignore_errors=True)
     return start_session(settings, "rollforward test", work)

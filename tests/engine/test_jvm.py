@@ -25,6 +25,7 @@ launched = SparkContext._gateway.proc.pid
 from pipelines.engine.spark import start_session
 session = start_session(settings, "launched", work)
 print(launched == session.sparkContext._gateway.proc.pid, session.conf.get("spark.driver.memory"))
+print(session._jvm.System.getProperty("java.io.tmpdir"), session._jvm.org.apache.spark.util.Utils.createTempDir().getPath())
 """
 
 
@@ -41,7 +42,11 @@ def test_what_is_imported_before_the_launch_is_quick() -> None:
 
 def test_the_session_uses_the_jvm_that_was_launched(machine: Settings, tmp_path: Path) -> None:
     found = run("-c", LAUNCHED, str(tmp_path), ROLLFORWARD_JAVA_HOME=str(machine.java_home))
-    assert f"True {machine.spark_driver_memory}" == found.stdout.strip(), found.stderr
+    about, folders = found.stdout.splitlines()
+    assert f"True {machine.spark_driver_memory}" == about, found.stderr
+    # What Spark or a library of it leaves when the JVM is killed is removed with the driver's folder.
+    java, spark = map(Path, folders.split())
+    assert java == tmp_path / "tmp" and spark.is_relative_to(java)
 
 
 def test_a_name_that_is_none_ends_the_process_before_it_makes_anything(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of input, moments, victims and order")
     parser.add_argument("--only", default="", help=f"faults, with commas between: {', '.join(FAULTS)}")
     parser.add_argument("--minutes", type=float, default=0, help="go on with random faults for so long; 0: each once")
+    parser.add_argument("--small", action="store_true", help="the driver computes small batches itself, as by default")
     parser.add_argument("--report", type=Path, default=Path("build/crash-matrix.json"))
     arguments = parser.parse_args()
     chosen = arguments.only.split(",") if arguments.only else list(FAULTS)
@@ -36,7 +37,7 @@ def main() -> int:
     logs = arguments.report.with_suffix(".logs")
     home = Path(tempfile.mkdtemp(prefix="crash-matrix-"))
     outcomes: list[Outcome] = []
-    bench = Bench(home, arguments.seed)
+    bench = Bench(home, arguments.seed, small=arguments.small)
     try:
         deadline = time.monotonic() + arguments.minutes * 60
         for number, name in enumerate(chosen):

@@ -34,15 +34,20 @@ from tests.support.waiting import TooLate
 TRANSACTION_S = 10.0
 ANSWER_S = 4.0
 DISK = "160m"
+BATCH_RECORDS = 200
 NAME = "matrix"
 # A start takes some seconds; on a machine that others use as well it may take a minute.
 START_S = 240.0
 
 
 class Bench:
-    """Everything that runs; `close` ends it."""
+    """Everything that runs; `close` ends it.
 
-    def __init__(self, home: Path, seed: int) -> None:
+    small: the driver computes small batches itself, as by default. Otherwise Spark computes them all, and batches are
+    bounded so that the next one begins while one commits.
+    """
+
+    def __init__(self, home: Path, seed: int, *, small: bool = False) -> None:
         self.home = home
         self.disk = SmallDisk.mounted(home / "disk", DISK)
         self.stack = Stack(home / "stack")
@@ -54,8 +59,7 @@ class Bench:
                 state_dir=self.disk.path / "state",
                 service="matrix",
                 batch_interval_s=0.3,
-                # Workers and the JVM are among what is killed.
-                small_batch_records=0,
+                **({} if small else {"small_batch_records": 0, "max_records_per_batch": BATCH_RECORDS}),
                 tasks=2,
                 request_timeout_s=TRANSACTION_S,
                 answer_timeout_s=ANSWER_S,

@@ -10,17 +10,19 @@ import pytest
 from tests.crash.matrix.bench import Bench
 from tests.crash.matrix.run import run
 
-SHORT = ("kill-server", "kill-driver")
+# By whether the driver computes small batches itself.
+SHORT = {False: ("kill-server", "kill-driver"), True: ("kill-driver",)}
 
 
 @pytest.mark.timeout(600)
-def test_faults_change_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("small", SHORT)
+def test_faults_change_nothing(tmp_path: Path, small: bool) -> None:
     seed = int(os.environ.get("ROLLFORWARD_SEED", "20261121"))
     print(f"seed {seed}; replay with ROLLFORWARD_SEED={seed}")
-    bench = Bench(tmp_path, seed)
+    bench = Bench(tmp_path, seed, small=small)
     try:
-        outcomes = run(bench, SHORT, seed)
+        outcomes = run(bench, SHORT[small], seed)
     finally:
         bench.close()
-    assert [(name, ()) for name in SHORT] == [(outcome.fault, outcome.problems) for outcome in outcomes]
+    assert [(name, ()) for name in SHORT[small]] == [(outcome.fault, outcome.problems) for outcome in outcomes]
     assert outcomes[-1].views > 0
