@@ -40,13 +40,21 @@ def below(text: str, workload: str, metric: str, bound: float) -> Goal:
     return Goal(text, workload, OURS, metric, "value", bound, at_least=False)
 
 
-RECOVER = "recover-empty-disk-10000000"
+def sooner(text: str, workload: str, system: str, metric: str, times: float) -> Goal:
+    """Ours takes a part of another's time."""
+    return Goal(text, workload, system, metric, "ratio_ours_to_this", round(1 / times, 3), at_least=False)
 
 
-def sooner(text: str, place: str, system: str, times: float) -> Goal:
-    """An empty disk of ten million keys is back in a part of another's time."""
-    return Goal(
-        text, f"{RECOVER}-{place}", system, "seconds", "ratio_ours_to_this", round(1 / times, 3), at_least=False
+def recovered(keys: int) -> tuple[Goal, ...]:
+    """An empty disk of so many keys is back."""
+    size, folder, s3 = f"{keys // 1_000_000} M keys", *(f"recover-empty-disk-{keys}-{at}" for at in ("local", "s3"))
+    return (
+        sooner(f"empty disk, {size}, folder: share of Kafka Streams' time", folder, "kafka-streams", "seconds", 10),
+        sooner(f"empty disk, {size}, folder: share of our full replay's", folder, "full-replay", "seconds", 3),
+        sooner(f"empty disk, {size}, S3: share of Kafka Streams' time", s3, "kafka-streams", "seconds", 4),
+        sooner(f"empty disk, {size}, S3: share of our full replay's", s3, "full-replay", "seconds", 3),
+        below(f"second snapshot, {size}, after 1 % changed: uploaded (%)", folder, "uploaded_percent", 10),
+        below(f"throughput lost while a snapshot is taken, {size} (%)", folder, "loss_percent", 5),
     )
 
 
@@ -62,14 +70,11 @@ GOALS = (
     below("idle, CPU of a core (%)", "idle", "cpu_percent_of_a_core", 2),
     below("idle, records written", "idle", "records_written", 0),
     below("killed driver: first new result after the restart (s)", "restart", "driver_first_s", 10),
+    sooner("killed driver: share of Kafka Streams' time", "restart", "kafka-streams", "driver_first_s", 1),
     below("of it recovery (s)", "restart", "driver_recovery_s", 1),
     below("killed store server: first new result (s)", "restart", "server_first_s", 2),
-    sooner("empty disk from a folder against Kafka Streams (share of its time)", "local", "kafka-streams", 10),
-    sooner("empty disk from a folder against our full replay", "local", "full-replay", 3),
-    sooner("empty disk from S3 against Kafka Streams", "s3", "kafka-streams", 4),
-    sooner("empty disk from S3 against our full replay", "s3", "full-replay", 3),
-    below("second snapshot after 1 % changed: uploaded (%)", f"{RECOVER}-local", "uploaded_percent", 10),
-    below("throughput lost while a snapshot is taken (%)", f"{RECOVER}-local", "loss_percent", 5),
+    *recovered(1_000_000),
+    *recovered(10_000_000),
     # A hundredth of what the processes hold would be 15 MB: less than that in an hour is flat.
     below("memory's growth in a soak (MB an hour)", "soak", "growth_mb_per_hour", 15),
 )

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.paced BOOTSTRAP TOPIC RATE SECONDS KEYS FILE
 
-It creates no topic. Prices are 1, auctions are drawn evenly from KEYS. SIGTERM ends it early. The file (numpy) has a
+It creates no topic. Prices are 1 and times in the values the same, auctions are drawn evenly from KEYS. SIGTERM ends it early. The file (numpy) has a
 row (auction, time in ms) for each record in the order of sending and is complete when the process has ended with 0.
 """
 
@@ -18,8 +18,9 @@ import confluent_kafka as ck
 import numpy as np
 import pandas as pd
 
+from tests.benchmarks import bids
+
 TICK_S = 0.005
-CHUNK = 1_000_000
 
 
 def main() -> None:
@@ -44,32 +45,32 @@ def run(bootstrap: str, topic: str, *, rate: float, seconds: float, keys: int) -
         }
     )
     random = np.random.default_rng(2)
-    auctions: list[int] = []
-    times: list[int] = []
-    start = time.time()
-    drawn = iter(())
+    # Made before the clock starts: at a high rate making them would take a core.
+    records = [
+        (b'{"auction":%d,"price":1,"bidder":0,"dateTime":%d}' % (n, bids.FIRST_MS), b"%d" % n) for n in range(keys)
+    ]
+    auctions: list[np.ndarray] = []
+    times: list[np.ndarray] = []
+    count, start = 0, time.time()
     while not stopped and (passed := time.time() - start) < seconds:
+        drawn = random.integers(0, keys, int(passed * rate) - count)
         now_ms = int((start + passed) * 1000)
-        for _ in range(int(passed * rate) - len(auctions)):
-            auction = next(drawn, None)
-            if auction is None:
-                drawn = iter(random.integers(0, keys, CHUNK).tolist())
-                auction = next(drawn)
-            value = b'{"auction":%d,"price":1,"bidder":0,"dateTime":%d}' % (auction, now_ms)
-            _produce(producer, topic, value, auction, now_ms)
-            auctions.append(auction)
-            times.append(now_ms)
+        for value, key in map(records.__getitem__, drawn.tolist()):
+            _produce(producer, topic, value, key, now_ms)
+        count += len(drawn)
+        auctions.append(drawn)
+        times.append(np.full(len(drawn), now_ms))
         producer.poll(0)
         time.sleep(TICK_S)
     assert producer.flush(60) == 0
-    return np.array(auctions, dtype=np.int64), np.array(times, dtype=np.int64)
+    return np.concatenate(auctions), np.concatenate(times)
 
 
-def _produce(producer: ck.Producer, topic: str, value: bytes, auction: int, now_ms: int) -> None:
+def _produce(producer: ck.Producer, topic: str, value: bytes, key: bytes, now_ms: int) -> None:
     """Produce one, and wait where the broker does not keep up: the record keeps its time."""
     while True:
         try:
-            producer.produce(topic, value, b"%d" % auction, -1, None, None, now_ms)
+            producer.produce(topic, value, key, -1, None, None, now_ms)
             return
         except BufferError:
             producer.poll(0.1)
