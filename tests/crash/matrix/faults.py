@@ -9,7 +9,8 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -118,6 +119,52 @@ def sleep_of_everything(bench: Bench, choose: random.Random) -> None:
         time.sleep(ZOMBIE_S)
         for process in reversed(family):
             process.resume()
+
+
+def _zombie(which: Callable[[Bench, random.Random], psutil.Process]) -> Fault:
+    """One process alone sleeps, for longer than a transaction may last, and nobody notices before it wakes up."""
+
+    def zombie(bench: Bench, choose: random.Random) -> None:
+        with _patient(bench):
+            process = which(bench, choose)
+            process.suspend()
+            time.sleep(ZOMBIE_S)
+            process.resume()
+            mark = bench.mark()
+            bench.await_("work goes on", lambda: bench.progressed(mark))
+
+    return zombie
+
+
+@contextmanager
+def _patient(bench: Bench) -> Iterator[None]:
+    """A driver that takes a longer silence for none, watched by nobody."""
+    with bench.unsupervised():
+        _stop(bench)
+        bench.launch(answer_timeout_s=2 * ZOMBIE_S)
+        mark = bench.mark()
+        bench.await_("the patient driver is at work", lambda: bench.progressed(mark))
+        yield
+        _stop(bench)
+        bench.launch(answer_timeout_s=ANSWER_S)
+
+
+def _in_its_transaction(bench: Bench, choose: random.Random) -> psutil.Process:
+    """A server that has stopped itself where everything is produced and nothing committed."""
+    arm(bench.points, "commit.produced", with_signal="SIGSTOP")
+    bench.await_("a server stops in its transaction", lambda: not is_armed(bench.points, "commit.produced"))
+    found: list[psutil.Process] = []
+    bench.await_(
+        "the server stands still",
+        lambda: bool(found.extend(s for s in bench.servers() if s.status() == psutil.STATUS_STOPPED) or found),
+    )
+    return found[0]
+
+
+FAULTS["zombie-driver-alone"] = _zombie(lambda bench, _: bench.driver)
+FAULTS["zombie-jvm"] = _zombie(lambda bench, _: bench.jvm())
+FAULTS["zombie-worker"] = _zombie(lambda bench, choose: one(bench.workers(), choose))
+FAULTS["zombie-server"] = _zombie(_in_its_transaction)
 
 
 @fault
