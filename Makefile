@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 CODE := statestore pipelines ops infra tests docs/examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test crash crash-matrix crash-cluster bench bench-recovery bench-stores game-day monitoring \
+.PHONY: help setup demo test slow crash crash-matrix crash-cluster bench bench-recovery bench-stores game-day monitoring \
 	lint types screenshots lock clean
 
 help: ## list the targets
@@ -34,8 +34,11 @@ demo: setup ## run the main job on real flights, kill it twice, compare every re
 
 # On a machine that is busy otherwise a wait may be too short: what fails runs once more, and the summary says so.
 # In tests/crash that is so for time limits alone.
-test: setup ## run the tests (slow ones: make crash, make bench)
+test: setup ## run the tests (slow ones: make slow, make crash)
 	@$(BIN)/python -m pytest --reruns 1 $(TESTS)
+
+slow: setup ## run the long proofs: state machines of 10,000 steps, hundreds of random kills (others: make crash)
+	@$(BIN)/python -m pytest -m slow --timeout 3600 --ignore tests/crash --ignore tests/ops/test_dagster_killed.py $(TESTS)
 
 crash: setup ## kill the job at every step of the protocol and at random moments
 	@$(BIN)/python -m pytest tests/crash tests/ops/test_dagster_killed.py -m "slow or not slow" $(TESTS)

@@ -1,18 +1,21 @@
 """Figures of stores, named as Kafka Streams names them (`put-rate`, `get-latency-avg`, `dropped-records-total`, …).
 
 Every measured operation gives `<operation>-rate`, `-latency-avg` and `-latency-max`, every event `<event>-rate` and
-`-total`. Rates are per second over the last one to two windows of 30 s; latencies are in ns as in Kafka Streams, over
-the whole life.
+`-total`; where both have one name, the rate is the event's. A gauge is read when somebody looks. Rates are per second
+over the last one to two windows of 30 s; latencies are in ns as in Kafka Streams, over the whole life.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import TypeVar
 
+T = TypeVar("T")
 WINDOW_S = 30.0
 
 
@@ -27,7 +30,6 @@ class _Sensor:
     now_count: float = 0.0
     before_count: float = 0.0
     before_s: float = 0.0
-    timed: bool = False
 
     def add(self, amount: float, now_s: float) -> None:
         self._roll(now_s)
@@ -53,12 +55,22 @@ class Metrics:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._sensors: dict[tuple[str, str], _Sensor] = {}
+        # By store and name. Apart, since an event counts what an operation of the same name does many of at once.
+        self._events: dict[tuple[str, str], _Sensor] = {}
+        self._operations: dict[tuple[str, str], _Sensor] = {}
+        self._gauges: dict[tuple[str, str], Callable[[], float]] = {}
 
     def count(self, name: str, store: str, amount: float = 1.0) -> None:
         """An event happened `amount` times. `name` is its total's, `dropped-records-total` for example."""
         now_s = self._clock()
-        self._sensor(name.removesuffix("-total"), store, now_s).add(amount, now_s)
+        _sensor(self._events, name.removesuffix("-total"), store, now_s).add(amount, now_s)
+
+    def gauge(self, name: str, store: str, read: Callable[[], float] | None) -> None:
+        """What `read` gives is the figure `name`, until None takes its place."""
+        if read is None:
+            self._gauges.pop((store, name), None)
+        else:
+            self._gauges[store, name] = read
 
     @contextmanager
     def timed(self, operation: str, store: str) -> Iterator[None]:
@@ -72,33 +84,38 @@ class Metrics:
     def record(self, operation: str, store: str, nanos: int) -> None:
         """An operation took `nanos`."""
         now_s = self._clock()
-        sensor = self._sensor(operation, store, now_s)
+        sensor = _sensor(self._operations, operation, store, now_s)
         sensor.add(1.0, now_s)
-        sensor.timed = True
         sensor.nanos += nanos
         sensor.nanos_max = max(sensor.nanos_max, nanos)
 
     def totals(self) -> dict[tuple[str, str], float]:
         """Per event or operation and store how often it happened; 0 for one that never did."""
-        counted = {(f"{name}-total", store): sensor.total for (store, name), sensor in self._sensors.items()}
-        return defaultdict(float, counted)
+        sensors = {**self._operations, **self._events}
+        return defaultdict(float, {(f"{name}-total", store): sensor.total for (store, name), sensor in sensors.items()})
 
     def figures(self, store: str) -> dict[str, float]:
         """All figures of one store by their names."""
         now_s, figures = self._clock(), dict[str, float]()
-        for (owner, name), sensor in sorted(self._sensors.items()):
-            if owner != store:
-                continue
+        for name, sensor in _of(store, self._operations):
             figures[f"{name}-rate"] = sensor.rate(now_s)
-            if sensor.timed:
-                figures[f"{name}-latency-avg"] = sensor.nanos / sensor.total
-                figures[f"{name}-latency-max"] = float(sensor.nanos_max)
-            else:
-                figures[f"{name}-total"] = sensor.total
+            figures[f"{name}-latency-avg"] = sensor.nanos / sensor.total
+            figures[f"{name}-latency-max"] = float(sensor.nanos_max)
+        for name, sensor in _of(store, self._events):
+            figures[f"{name}-rate"] = sensor.rate(now_s)
+            figures[f"{name}-total"] = sensor.total
+        for name, read in _of(store, self._gauges):
+            figures[name] = float(read())
         return figures
 
-    def _sensor(self, name: str, store: str, now_s: float) -> _Sensor:
-        found = self._sensors.get((store, name))
-        if found is None:
-            found = self._sensors[store, name] = _Sensor(now_s)
-        return found
+
+def _sensor(sensors: dict[tuple[str, str], _Sensor], name: str, store: str, now_s: float) -> _Sensor:
+    found = sensors.get((store, name))
+    if found is None:
+        found = sensors[store, name] = _Sensor(now_s)
+    return found
+
+
+def _of(store: str, known: Mapping[tuple[str, str], T]) -> list[tuple[str, T]]:
+    """Name and value of all that is the store's. Any thread may look while the writer adds more."""
+    return sorted(((name, one) for (owner, name), one in list(known.items()) if owner == store), key=itemgetter(0))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, islice
 from pathlib import Path
-from threading import Condition, RLock
+from threading import Condition, Lock, RLock
 from typing import Any
 
 import pyarrow as pa
@@ -108,12 +108,16 @@ class Task:
         self._lock = RLock()
         # Told when a commit is over, whatever came of it, and when the task is let go.
         self._turned = Condition(self._lock)
+        # Held while rows are laid over the store or taken away, for readers who want them; after the other lock.
+        self._laying = Lock()
         self._position: Position | None = None
         self._producer: TransactionalProducer | None = None
         self._folder_lock: FolderLock | None = None
         self._database: TaskDatabase | None = None
         self._store: IndexedBatchTransaction | None = None
         self._placement = Placement(spec.store)
+        # Stream time of the store's version by its batch; also of the one being written. Replaced, never changed.
+        self._stream_times: dict[int, int] = {}
         self._hashes: dict[bytes, int] = {}
         self._result_partitions = 1
         self._staged: Staged | None = None
@@ -198,7 +202,9 @@ class Task:
         self._staged = None
         self._hashes.clear()
         self.committed_batch = -1 if self._position is None else self._position.batch
-        self.steps.begin(self._position, self._database.checkpoint())
+        checkpoint = self._database.checkpoint()
+        self._stream_times = {_batch_of(checkpoint): self.order.stream_time_ms}
+        self.steps.begin(self._position, checkpoint)
         self.token = secrets.randbits(62)
         self.state = TaskState.RUNNING
 
@@ -274,14 +280,34 @@ class Task:
         return self._placement.get_many(AtIsolation(self.store, isolation), [key])[0]
 
     def entries(self, lower: bytes | None, upper: bytes | None, isolation: Isolation) -> Iterator[Entry]:
-        """Entries between two stored keys, both included, as they are at the call."""
-        reader = AtIsolation(self.store, isolation)
+        """Entries between two stored keys, both included, as they are at the call. Waits for no commit under way."""
         if not self._placement.windowed:
-            return self._placement.scan(reader, lower=lower, upper=upper)
-        with self._lock:
-            # All segments of one version: no commit comes between.
-            now = self.order.stream_time_ms
-            return self._placement.scan(reader, lower=lower, upper=upper, stream_time_ms=now)
+            return self._placement.scan(AtIsolation(self.store, isolation), lower=lower, upper=upper)
+        if isolation is Isolation.READ_COMMITTED:
+            return self._segments_of_one_version(lower, upper, isolation)
+        with self._laying:
+            return self._segments_of_one_version(lower, upper, isolation)
+
+    def _segments_of_one_version(
+        self, lower: bytes | None, upper: bytes | None, isolation: Isolation
+    ) -> Iterator[Entry]:
+        """Open all segments, and again if a commit came between: it writes the checkpoint in its one step."""
+        while True:
+            reader, checkpoint = AtIsolation(self.store, isolation), self._checkpoint()
+            # None if two commits came between.
+            now = self._stream_times.get(_batch_of(checkpoint))
+            if now is None:
+                continue
+            opened = self._placement.scan(reader, lower=lower, upper=upper, stream_time_ms=now)
+            if checkpoint == self._checkpoint():
+                return opened
+
+    def _checkpoint(self) -> Checkpoint | None:
+        """The version in the store's files. Raises `Unavailable` if they are closed."""
+        database = self._database
+        if database is None:
+            raise Unavailable("task is not running", task=self.spec.name, state=self.state.value)
+        return database.checkpoint()
 
     def begin_stage(self, *, batch: int, attempt: int, token: int, order: Order | None = None) -> Staged:
         """Start collecting an attempt. Raises `Unavailable` if its rows were read at another version."""
@@ -305,14 +331,17 @@ class Task:
             staged.closed = True
             # Should this fail half-way, what an earlier attempt said must not be committed with half of this one's rows.
             self._staged = None
-            self.store.rollback()
-            gone: list[int] = []
-            if self._placement.windowed:
-                gone = self._expire(staged)
-            staged.digest = self._digest_after(staged, gone)
-            self._put(staged)
+            with self._laying:
+                self._lay(staged)
             self._staged = staged
             reach("stage.closed")
+
+    def _lay(self, staged: Staged) -> None:
+        """Make the attempt what is uncommitted, in the place of what was."""
+        self.store.rollback()
+        gone = self._expire(staged) if self._placement.windowed else []
+        staged.digest = self._digest_after(staged, gone)
+        self._put(staged)
 
     def _expire(self, staged: Staged) -> list[int]:
         """Windows out of retention by the end of the batch are deleted, or not even written; gives the former's hashes."""
@@ -377,7 +406,8 @@ class Task:
             position = self._transaction(staged, plan, ends)
         except TransactionAborted as error:
             self._staged = None
-            self.store.rollback()
+            with self._laying:
+                self.store.rollback()
             raise Unavailable("transaction was aborted", task=self.spec.name, batch=batch, error=error) from error
         except (ProducerFatal, Unavailable) as error:
             return self._settle(batch, error)
@@ -469,7 +499,10 @@ class Task:
     def _apply(self, position: Position) -> None:
         """Step 5: the committed batch goes into the store's files, in one write. Failing here loses nothing."""
         assert self._database is not None
+        before = max(self._stream_times)
         self._position = position
+        # Readers find the time of the version that they find, whichever of the two that is.
+        self._stream_times = {before: self._stream_times[before], position.batch: self.order.stream_time_ms}
         self._hashes.clear()
         self.committed_batch = position.batch
         self.token = secrets.randbits(62)
@@ -538,3 +571,7 @@ class Task:
                 )
                 figures |= {"stream_time_ms": order.stream_time_ms, "dropped": order.dropped}
             return figures
+
+
+def _batch_of(checkpoint: Checkpoint | None) -> int:
+    return -1 if checkpoint is None else checkpoint.batch

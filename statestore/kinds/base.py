@@ -21,6 +21,7 @@ from statestore.transactions.direct import DirectTransaction
 
 K = TypeVar("K")
 V = TypeVar("V")
+UNCOMMITTED_BYTES = "uncommitted-bytes"
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -91,6 +92,7 @@ class Kind(StateStore):
             self._transaction = None
             transaction.close()
             raise
+        context.metrics.gauge(UNCOMMITTED_BYTES, self._name, lambda: transaction.uncommitted_bytes)
 
     def _check(self, transaction: Transaction) -> None:
         """Refuse content that this store cannot read, or that no commit stands for."""
@@ -187,6 +189,7 @@ class Kind(StateStore):
         transaction, self._transaction = self._transaction, None
         if transaction is None:
             return
+        self.context.metrics.gauge(UNCOMMITTED_BYTES, self._name, None)
         self._iterators.store_closed()
         if isinstance(transaction, DirectTransaction) and self._unprotected and not transaction.dirty:
             # Nothing was written since the commit, so its offset is true and may be kept.
@@ -204,6 +207,11 @@ class Kind(StateStore):
         `offset` is the next offset to read after them, in the topic with that id; a restore that dies goes on from
         there. Positions that the records carry are taken over.
         """
+        with self.context.metrics.timed("restore", self._name):
+            self._restore(records, offset, topic_id)
+        self.context.count("restore-total", self._name, len(records))
+
+    def _restore(self, records: Sequence[ChangelogRecord], offset: int | None, topic_id: str | None) -> None:
         changes = self._restored(records)
         position = self._committed.position
         for record in records:
@@ -224,7 +232,6 @@ class Kind(StateStore):
         reach("restore.written")
         self._restore_ended()
         self._committed, self._position = version, self._position.merged(position)
-        self.context.count("restore-total", self._name, len(records))
 
     def load(self, records: Columns) -> Mapping[str, Entries]:
         """`restore` of many, into a database that is not this store's yet: what they change, per space, in order.

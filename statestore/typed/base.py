@@ -62,7 +62,7 @@ class TypedStore(StateStore, Generic[S, K, V]):
         self.store.rollback()
 
     def recover(self, offset: int | None) -> int | None:
-        with self._timed("restore"):
+        with self._timed("recover"):
             return self.store.recover(offset)
 
     def flush_cache(self) -> None:
@@ -81,6 +81,10 @@ class TypedStore(StateStore, Generic[S, K, V]):
     def position(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Position:
         """Which input is in the store at that isolation."""
         return self.store.position(isolation)
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        """Keys and values written since the last commit, overwrites counted again; 0 if not transactional."""
+        return self.store.approximate_num_uncommitted_bytes()
 
     # For subclasses.
 

@@ -7,17 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import confluent_kafka as ck
-import pyarrow as pa
 import pytest
 
 from statestore.batches import Order
-from statestore.layouts.window import pack, unpack
+from statestore.layouts.window import unpack
 from statestore.planning.rates import Rates, save_rates
 from statestore.store import Isolation
 from statestore.verification import verify, verify_digest
 from statestore.version import TaskDatabase
 from tests.support.feed import read_topic
-from tests.support.task import PLAN, ROCKS, SCHEMA, TaskWorld
+from tests.support.task import PLAN, ROCKS, TaskWorld, stage_windows
 
 MINUTE = 60_000
 RETENTION = 2 * MINUTE  # segments of a minute
@@ -33,24 +32,8 @@ def windowed(world: TaskWorld) -> TaskWorld:
 
 def commit(world: TaskWorld, windows: dict[Window, bytes], stream_time_ms: int, dropped: int = 0) -> None:
     """Stage and commit the next batch: state and result of each window."""
-    task = world.running
-    batch = task.committed_batch + 1
-    order = Order(stream_time_ms, dropped)
-    staged = task.begin_stage(batch=batch, attempt=1, token=task.token, order=order)
-    count = len(windows)
-    columns = [
-        pa.array([pack(key, start) for key, start in windows], pa.binary()),
-        pa.array([start.to_bytes(8, "big") + value for (_, start), value in windows.items()], pa.binary()),
-        pa.array([start for _, start in windows], pa.int64()),
-        pa.array([1] * count, pa.int8()),
-        pa.array(list(windows.values()), pa.binary()),
-        pa.nulls(count, pa.string()),
-    ]
-    rows = pa.record_batch(columns, schema=SCHEMA)
-    task.check_stage(rows)
-    staged.add(rows)
-    task.close_stage(staged)
-    assert task.commit(batch=batch, attempt=1, plan=PLAN)
+    batch = stage_windows(world.running, windows, Order(stream_time_ms, dropped))
+    assert world.running.commit(batch=batch, attempt=1, plan=PLAN)
 
 
 def content(world: TaskWorld) -> dict[Window, bytes]:

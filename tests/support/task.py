@@ -17,6 +17,7 @@ from statestore.batches import (
     PLANNED,
     POSITION,
     BatchesLog,
+    Order,
     Planned,
     Position,
     Range,
@@ -25,6 +26,7 @@ from statestore.batches import (
 )
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, SnapshotConfig, StoreSpec, TaskSpec
 from statestore.kafka import Admin, Reader, Topic, TransactionalProducer
+from statestore.layouts.window import pack
 from statestore.objects.base import ObjectStore
 from statestore.partitioner import tasks_of
 from statestore.snapshots.repository import Repository
@@ -287,6 +289,31 @@ def commit_batch(task: Task, batch: int, changes: Mapping[bytes, bytes], *, plan
     staged.add(rows)
     task.close_stage(staged)
     assert task.commit(batch=batch, attempt=1, plan=plan, ends=ends)
+
+
+def stage_windows(task: Task, windows: Mapping[tuple[bytes, int], bytes], order: Order) -> int:
+    """Stage the next batch of a task with windows: state and result of each key and start. Gives the batch's number."""
+    batch = task.committed_batch + 1
+    staged = task.begin_stage(batch=batch, attempt=1, token=task.token, order=order)
+    rows = window_rows(windows)
+    task.check_stage(rows)
+    staged.add(rows)
+    task.close_stage(staged)
+    return batch
+
+
+def window_rows(windows: Mapping[tuple[bytes, int], bytes]) -> pa.RecordBatch:
+    """Rows that set state and result of each key and start."""
+    count = len(windows)
+    columns = [
+        pa.array([pack(key, start) for key, start in windows], pa.binary()),
+        pa.array([start.to_bytes(8, "big") + value for (_, start), value in windows.items()], pa.binary()),
+        pa.array([start for _, start in windows], pa.int64()),
+        pa.array([1] * count, pa.int8()),
+        pa.array(list(windows.values()), pa.binary()),
+        pa.nulls(count, pa.string()),
+    ]
+    return pa.record_batch(columns, schema=SCHEMA)
 
 
 def keys_of(number: int, tasks: int, count: int, prefix: bytes = b"key") -> list[bytes]:
