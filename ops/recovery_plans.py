@@ -15,9 +15,9 @@ from pipelines.registry import PipelineDefinition
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.config import RocksConfig, TaskSpec
-from statestore.errors import TaskCorrupted, Unrecoverable
+from statestore.errors import Unrecoverable
 from statestore.kafka import Admin, Reader
-from statestore.planning.facts import gather, with_snapshots
+from statestore.planning.facts import UNUSABLE, gather, unusable, with_snapshots
 from statestore.planning.plan import plan_recovery
 from statestore.snapshots.service import Snapshots
 from statestore.version import Checkpoint, TaskDatabase
@@ -75,6 +75,6 @@ def _local(spec: TaskSpec) -> tuple[Checkpoint | None, str]:
             checkpoint = database.checkpoint()
         finally:
             database.close()
-    except TaskCorrupted as error:
-        return None, f"local store is unusable: {error}"
+    except UNUSABLE as error:
+        return None, unusable(error)
     return checkpoint, "" if checkpoint is not None else "local store was not complete"

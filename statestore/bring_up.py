@@ -72,6 +72,8 @@ class BringUp:
         Raises `Unrecoverable` when every way is refused; the local store is then as it was.
         """
         self._database = database
+        if found.position is None:
+            require_no_records(self._spec, self._reader, found.changelog_first)
         self._drop_ahead(found)
         while True:
             plan = plan_recovery(self._spec, found)
@@ -109,7 +111,6 @@ class BringUp:
         """Replay the tail, if there is one."""
         assert self._database is not None
         if found.position is None:
-            require_no_records(self._spec, self._reader, found.changelog_first)
             return BroughtUp(self._database, plan, 0)
         stands = self._database.checkpoint()
         if stands is not None and stands.batch == found.position.batch:
