@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from statestore.batches import Position
 from statestore.errors import Unavailable, Unrecoverable
@@ -171,6 +172,36 @@ def test_whatever_the_owner_before_has_committed_by_init_is_seen(
         assert [(b"a", b"1"), (b"b", b"2")] == [(k, v[8:]) for k, v in task.store.scan("s", lower=None, upper=None)]
     finally:
         task.close()
+
+
+# What the log has before a way is gone.
+
+
+def test_the_log_has_every_way_before_one_is_gone(world: TaskWorld) -> None:
+    written(world)
+    with capture_logs() as logged:
+        world.open()
+    [planned] = [line for line in logged if line["event"] == "recovery planned"]
+    assert ("q-0", "nothing") == (planned["task"], planned["way"])
+    assert "nothing: 0.0 s, 0 bytes, 0 offsets: chosen" == planned["ways"][0]
+    assert planned["ways"][-1].startswith("full replay: ")
+    assert planned["ways"][-1].endswith(": takes longer than nothing")
+    assert logged.index(planned) < [line["event"] for line in logged].index("task opened")
+
+
+def test_the_log_has_every_refusal_where_there_is_no_way(world: TaskWorld) -> None:
+    written(world)
+    topic = world.spec.store.changelog_topic
+    world.admin.delete([topic])
+    world.admin.await_gone(topic)
+    world.admin.create(topic, partitions=1, settings=COMPACT)
+    with capture_logs() as logged, pytest.raises(Unrecoverable, match="deleted and created again"):
+        world.open()
+    [told] = [line for line in logged if line["event"] == "task cannot be recovered"]
+    assert "error" == told["log_level"]
+    reason = "changelog topic was deleted and created again"
+    assert [f"{way.value}: {reason}" for way in Way] == told["ways"]
+    assert 1 == checkpoint(world).batch
 
 
 # A snapshot.

@@ -12,7 +12,7 @@ from statestore.batches import Position
 from statestore.config import StoreSpec, TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.planning.facts import Found, SnapshotFound
-from statestore.planning.plan import Option, RecoveryPlan, Way, plan_recovery
+from statestore.planning.plan import Option, RecoveryPlan, Way, every_way, plan_recovery
 from statestore.planning.rates import Rates, load_rates, save_rates
 from statestore.snapshots.manifest import Manifest, SnapshotFile
 from statestore.version import ChangelogPosition, Checkpoint
@@ -229,6 +229,29 @@ def test_without_any_way_all_refusals_are_told() -> None:
         made(**EMPTY_DISK, changelog_first=5)
     for part in ("no local store", "there is no snapshot", "records before offset 5 were deleted"):
         assert part in str(raised.value)
+
+
+def test_where_there_is_no_way_each_one_still_says_why() -> None:
+    found = replace(FOUND, **EMPTY_DISK, changelog_first=5)  # type: ignore[arg-type]
+    assert [
+        "nothing: no local store",
+        "roll back: no local store",
+        "roll forward: no local store",
+        "snapshot: there is no snapshot",
+        "full replay: 6.5 s, 0 bytes, 45 offsets: changelog's records before offset 5 were deleted",
+    ] == [way.text() for way in every_way(SPEC, found)]
+    again = every_way(SPEC, replace(FOUND, changelog_topic_id="new"))
+    assert list(Way) == [way.way for way in again]
+    assert {"changelog topic was deleted and created again"} == {way.refused for way in again}
+    assert () == every_way(SPEC, replace(FOUND, position=None))
+
+
+def test_a_plan_s_ways_are_told_with_their_costs() -> None:
+    found = made(**EMPTY_DISK, snapshots=(snapshot(4, 40, size=100),))
+    assert [
+        "snapshot: 2.3 s, 100 bytes, 10 offsets: chosen",
+        "full replay: 7.0 s, 0 bytes, 50 offsets: takes longer than snapshot",
+    ] == [way.text() for way in found.ways[3:]]
 
 
 def test_a_snapshot_that_failed_is_not_tried_again() -> None:
