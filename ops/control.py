@@ -110,6 +110,11 @@ def _state(driver: DriverRow, alive: bool) -> str:
     return "dead" if driver.state in _UP and not alive else driver.state
 
 
+def is_up(status: PipelineStatus) -> bool:
+    """Whether there is nothing to recover: a driver lives, works and is heard of."""
+    return status.alive and status.state in _UP and not status.needs_recovery
+
+
 def _why_recover(desired: str, driver: DriverRow | None, alive: bool, age: float | None) -> str:
     if desired != RUNNING or driver is None:
         return ""
@@ -170,7 +175,7 @@ def launch(
     with _launching(settings, name):
         now = status(registry, name)
         if now.alive and now.pid is not None:
-            if now.state in _UP and not now.needs_recovery:
+            if is_up(now):
                 return now.pid
             _end(now.pid, timeout_s=0)
         on_progress("driver", "resolving Java and jars")

@@ -6,6 +6,7 @@ task's server, which does own its id, may find one batch more.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +14,18 @@ from ops.environment import Progress
 from pipelines.deploy import deployed_queries
 from pipelines.registry import PipelineDefinition
 from pipelines.settings import Settings
-from statestore.batches import BatchesLog
+from statestore.batches import BatchesLog, Position
 from statestore.config import RocksConfig, TaskSpec
-from statestore.errors import TaskCorrupted, Unrecoverable
+from statestore.errors import Unrecoverable
 from statestore.kafka import Admin, Reader
-from statestore.planning.facts import gather, with_snapshots
-from statestore.planning.plan import plan_recovery
+from statestore.planning.facts import UNUSABLE, gather, unusable, with_snapshots
+from statestore.planning.plan import Option, every_way, none_because, plan_recovery
+from statestore.recovery import require_no_records
 from statestore.snapshots.service import Snapshots
 from statestore.version import Checkpoint, TaskDatabase
+
+# In the place of a way, where there is none.
+UNRECOVERABLE = "unrecoverable"
 
 
 def plans_of(row: PipelineDefinition, settings: Settings, tell: Progress) -> list[dict[str, Any]]:
@@ -42,27 +47,40 @@ def plans_of(row: PipelineDefinition, settings: Settings, tell: Progress) -> lis
 def _plan(spec: TaskSpec, log: BatchesLog, reader: Reader, admin: Admin, snapshots: Snapshots | None) -> dict[str, Any]:
     checkpoint, problem = _local(spec)
     local_batch = None if checkpoint is None else checkpoint.batch
+    position = log.position(spec.number)
     try:
-        found = gather(spec, reader, admin, log.position(spec.number), checkpoint, problem)
-        if snapshots is None:
-            found = replace(found, snapshots_problem="snapshots are turned off")
-        else:
-            found = with_snapshots(found, snapshots.repository(spec, found.batches_topic_id))
+        found = gather(spec, reader, admin, position, checkpoint, problem)
+    except Unrecoverable as error:
+        return _unrecoverable(spec, error, none_because(error), position, local_batch)
+    if snapshots is None:
+        found = replace(found, snapshots_problem="snapshots are turned off")
+    else:
+        found = with_snapshots(found, snapshots.repository(spec, found.batches_topic_id))
+    try:
+        if position is None:
+            require_no_records(spec, reader, found.changelog_first)
         return {**plan_recovery(spec, found).to_json(), "local_batch": local_batch}
     except Unrecoverable as error:
-        return {
-            "task": spec.name,
-            "way": "unrecoverable",
-            "reason": str(error),
-            "batch": None,
-            "start": 0,
-            "end": 0,
-            "discard_local": False,
-            "offsets": 0,
-            "estimated_seconds": None,
-            "ways": [],
-            "local_batch": local_batch,
-        }
+        ways = every_way(spec, found) or none_because(error)
+        return _unrecoverable(spec, error, ways, position, local_batch)
+
+
+def _unrecoverable(
+    spec: TaskSpec, error: Unrecoverable, ways: Iterable[Option], position: Position | None, local_batch: int | None
+) -> dict[str, Any]:
+    return {
+        "task": spec.name,
+        "way": UNRECOVERABLE,
+        "reason": str(error),
+        "batch": None if position is None else position.batch,
+        "start": 0,
+        "end": 0,
+        "discard_local": False,
+        "offsets": 0,
+        "estimated_seconds": None,
+        "ways": [way.to_json() for way in ways],
+        "local_batch": local_batch,
+    }
 
 
 def _local(spec: TaskSpec) -> tuple[Checkpoint | None, str]:
@@ -75,6 +93,6 @@ def _local(spec: TaskSpec) -> tuple[Checkpoint | None, str]:
             checkpoint = database.checkpoint()
         finally:
             database.close()
-    except TaskCorrupted as error:
-        return None, f"local store is unusable: {error}"
+    except UNUSABLE as error:
+        return None, unusable(error)
     return checkpoint, "" if checkpoint is not None else "local store was not complete"

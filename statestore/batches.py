@@ -25,7 +25,7 @@ from typing import Any
 
 from statestore.errors import FormatUnsupported
 from statestore.kafka import Reader, Record
-from statestore.version import ChangelogPosition
+from statestore.version import ChangelogPosition, Checkpoint
 
 VERSION = 1
 DRIVER = b"driver"
@@ -122,6 +122,10 @@ class Position:
     ends: dict[str, int] = field(default_factory=dict)
     order: Order | None = None
     digest: str | None = None
+
+    def checkpoint(self, tasks: int) -> Checkpoint:
+        """What a store that stands here says of itself; `tasks` is how many the query has."""
+        return Checkpoint(self.batch, self.stores, plan=self.plan, tasks=tasks)
 
 
 @dataclass(frozen=True)

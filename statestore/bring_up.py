@@ -16,14 +16,14 @@ from pathlib import Path
 import structlog
 
 from statestore.config import RocksConfig, TaskSpec
-from statestore.errors import DataCorrupted, InvalidConfig, RollforwardError, Unavailable
+from statestore.errors import DataCorrupted, InvalidConfig, RollforwardError, Unavailable, Unrecoverable
 from statestore.failpoints import reach
 from statestore.folders import take_place, unfinished
 from statestore.kafka import Reader
 from statestore.listener import RestoreListener
 from statestore.objects.base import ObjectMissing
 from statestore.planning.facts import Found
-from statestore.planning.plan import RecoveryPlan, Way, plan_recovery
+from statestore.planning.plan import RecoveryPlan, Way, every_way, plan_recovery
 from statestore.planning.rates import save_rates
 from statestore.rebuild import is_worth_it, rebuild
 from statestore.recovery import replay, require_no_records
@@ -72,9 +72,11 @@ class BringUp:
         Raises `Unrecoverable` when every way is refused; the local store is then as it was.
         """
         self._database = database
+        if found.position is None:
+            require_no_records(self._spec, self._reader, found.changelog_first)
         self._drop_ahead(found)
         while True:
-            plan = plan_recovery(self._spec, found)
+            plan = self._planned(found)
             if is_worth_it(plan):
                 return self._rebuild(plan, found)
             if plan.way is not Way.SNAPSHOT:
@@ -87,6 +89,18 @@ class BringUp:
                 log.warning("snapshot failed", task=self._spec.name, key=plan.snapshot, error=str(error))
                 found = self._without(found, plan.snapshot, error)
         return self._catch_up(plan, found)
+
+    def _planned(self, found: Found) -> RecoveryPlan:
+        """The plan; the log has every way before one is gone, also where there is none."""
+        try:
+            plan = plan_recovery(self._spec, found)
+        except Unrecoverable as error:
+            ways = [way.text() for way in every_way(self._spec, found)]
+            log.error("task cannot be recovered", task=self._spec.name, error=error.message, ways=ways)
+            raise
+        ways = [way.text() for way in plan.ways]
+        log.info("recovery planned", task=self._spec.name, way=plan.way.value, reason=plan.reason, ways=ways)
+        return plan
 
     def _without(self, found: Found, key: str, error: RollforwardError) -> Found:
         found = found.without(key, f"it could not be restored: {error}")
@@ -109,7 +123,6 @@ class BringUp:
         """Replay the tail, if there is one."""
         assert self._database is not None
         if found.position is None:
-            require_no_records(self._spec, self._reader, found.changelog_first)
             return BroughtUp(self._database, plan, 0)
         stands = self._database.checkpoint()
         if stands is not None and stands.batch == found.position.batch:
@@ -150,6 +163,7 @@ class BringUp:
         offered = next(s for s in found.snapshots if s.key == plan.snapshot)
         manifest = offered.manifest
         assert manifest is not None
+        self._listener.on_snapshot_downloaded(done=0, total=manifest.total_bytes)
         restored = restore_snapshot(
             self._repository,
             manifest,

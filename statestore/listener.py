@@ -11,6 +11,8 @@ from typing import Any
 import structlog
 
 log = structlog.get_logger()
+# A restore that is over sooner is told by its start and its end.
+LOG_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class RestoreListener:
         """Restoring was left before its end, after `records`. The next one goes on there, or begins anew."""
 
     def on_snapshot_downloaded(self, *, done: int, total: int) -> None:
-        """`done` of `total` bytes of a snapshot are here; the restore of what came after it follows."""
+        """`done` of `total` bytes of a snapshot are here, 0 at the beginning; the restore of what came after it follows."""
 
 
 @contextmanager
@@ -69,22 +71,35 @@ def told(listener: RestoreListener, restoring: Restoring) -> Iterator[Callable[[
 
 
 class RestoreLog(RestoreListener):
-    """Start, end and suspension as structured logs."""
+    """Start, end and suspension as structured logs, and what `RestoreMeter` tells of a long one."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._meters: dict[Restoring, RestoreMeter] = {}
 
     def on_restore_start(self, restoring: Restoring) -> None:
         self._bound(restoring).info("restore started", start=restoring.start, end=restoring.end)
+        meter = self._meters[restoring] = RestoreMeter(self._clock, **_about(restoring))
+        meter.on_restore_start(restoring)
+
+    def on_batch_restored(self, restoring: Restoring, *, offset: int, records: int) -> None:
+        self._meters[restoring].on_batch_restored(restoring, offset=offset, records=records)
 
     def on_restore_end(self, restoring: Restoring, *, records: int) -> None:
+        del self._meters[restoring]
         self._bound(restoring).info("restore ended", records=records)
 
     def on_restore_suspended(self, restoring: Restoring, *, records: int) -> None:
+        del self._meters[restoring]
         self._bound(restoring).warning("restore suspended", records=records)
 
     def _bound(self, restoring: Restoring) -> structlog.typing.FilteringBoundLogger:
-        bound: structlog.typing.FilteringBoundLogger = log.bind(
-            store=restoring.store, topic=restoring.topic, partition=restoring.partition
-        )
+        bound: structlog.typing.FilteringBoundLogger = log.bind(**_about(restoring))
         return bound
+
+
+def _about(restoring: Restoring) -> dict[str, Any]:
+    return {"store": restoring.store, "topic": restoring.topic, "partition": restoring.partition}
 
 
 class RestoreProgress(RestoreListener):
@@ -109,11 +124,16 @@ class RestoreProgress(RestoreListener):
 
 
 class RestoreMeter(RestoreListener):
-    """How far one task's restore is, how fast, and how long it will take. Any thread may ask."""
+    """How far one task's restore is, how fast, and how long it will take. Any thread may ask.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Of one that takes longer the log has a line every few seconds, with `about` in it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, **about: Any) -> None:
         self._clock = clock
+        self._log = log.bind(**about)
         self._begun_at = 0.0
+        self._logged_at = 0.0
         self._now: dict[str, Any] | None = None
 
     def on_restore_start(self, restoring: Restoring) -> None:
@@ -131,7 +151,7 @@ class RestoreMeter(RestoreListener):
         self._now = None
 
     def on_snapshot_downloaded(self, *, done: int, total: int) -> None:
-        if self._now is None:
+        if self._now is None or done == 0:
             self._begin("bytes")
         self._tell(done, total, done)
         if done >= total:
@@ -142,11 +162,12 @@ class RestoreMeter(RestoreListener):
         return self._now
 
     def _begin(self, unit: str) -> None:
-        self._begun_at = self._clock()
+        self._begun_at = self._logged_at = self._clock()
         self._now = {"unit": unit}
 
     def _tell(self, done: int, total: int, amount: int) -> None:
-        spent = self._clock() - self._begun_at
+        now = self._clock()
+        spent = now - self._begun_at
         known = bool(done and spent)
         self._now = {
             **(self._now or {}),
@@ -155,3 +176,6 @@ class RestoreMeter(RestoreListener):
             "per_second": round(amount / spent) if known else None,
             "left_s": round(spent * (total - done) / done, 1) if known else None,
         }
+        if now - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = now
+            self._log.info("restore goes on", **self._now)

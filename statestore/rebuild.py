@@ -13,7 +13,7 @@ from statestore.load import beside, load
 from statestore.placement import Placement
 from statestore.planning.plan import RecoveryPlan, Way
 from statestore.planning.rates import LOAD_RECORDS_MIN
-from statestore.version import Checkpoint, checkpoint_entries
+from statestore.version import checkpoint_entries
 
 
 def is_worth_it(plan: RecoveryPlan) -> bool:
@@ -38,7 +38,7 @@ def rebuild(
 
     with beside(spec.folder, rocks) as database:
         applied = load(database, reader, restoring, placed, listener, piece_bytes=rocks.write_buffer_bytes)
-        space, entries = checkpoint_entries(Checkpoint(position.batch, position.stores))
+        space, entries = checkpoint_entries(position.checkpoint(spec.tasks))
         database.write({space: entries}, sync=True)
     return applied
 

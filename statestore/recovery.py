@@ -19,7 +19,7 @@ from statestore.listener import RestoreListener, Restoring, told
 from statestore.placement import Placement
 from statestore.planning.plan import RecoveryPlan
 from statestore.spaces.base import Changes
-from statestore.version import Checkpoint, TaskDatabase
+from statestore.version import TaskDatabase
 
 Progress = Callable[[int, int], None]
 
@@ -44,7 +44,7 @@ def replay(
             reach("recover.in-replay")
             on_batch(chunk[-1].offset + 1, len(chunk))
     reach("recover.after-replay")
-    space, entries = database.entries(Checkpoint(position.batch, position.stores))
+    space, entries = database.entries(position.checkpoint(spec.tasks))
     database.database.write({space: entries})
     return applied
 

@@ -214,7 +214,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             snapshots=self._snapshots,
             reader=self._reader,
         )
-        meter = self._restoring[spec.name] = RestoreMeter()
+        meter = self._restoring[spec.name] = RestoreMeter(task=spec.name)
         try:
             opened = task.open(meter)
         finally:

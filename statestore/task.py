@@ -28,7 +28,7 @@ from statestore.batches import POSITION, BatchesLog, Order, Position, encode
 from statestore.bring_up import BringUp, BroughtUp
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.digest import EMPTY, changed, entry_hashes, hashed
-from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable
+from statestore.errors import InvariantBroken, RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.folders import settle
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
@@ -38,7 +38,7 @@ from statestore.lockholder import FolderLock, end_zombie
 from statestore.ownership import own, require_newest
 from statestore.partitioner import tasks_of
 from statestore.placement import AtIsolation, Placement
-from statestore.planning.facts import Found, gather, with_snapshots
+from statestore.planning.facts import UNUSABLE, Found, gather, unusable, with_snapshots
 from statestore.planning.plan import RecoveryPlan, needs_snapshots
 from statestore.rocks import LockHeld
 from statestore.snapshots.copy import Steps, describe
@@ -49,7 +49,7 @@ from statestore.spaces.base import ChangeColumns
 from statestore.staging import Staged
 from statestore.store import Entry, Isolation
 from statestore.transactions.indexed_batch import IndexedBatchTransaction
-from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
+from statestore.version import ChangelogPosition, TaskDatabase
 
 log = structlog.get_logger()
 # A commit that is staged comes at once; by then its driver is gone.
@@ -155,8 +155,8 @@ class Task:
                 checkpoint = database.checkpoint()
                 if checkpoint is None:
                     problem = "local store was not complete"
-            except TaskCorrupted as error:
-                problem = f"local store is unusable: {error}"
+            except UNUSABLE as error:
+                problem = unusable(error)
         found = gather(self.spec, self._reader, self._admin, self._position, checkpoint, problem)
         if self._snapshots is None:
             return replace(found, snapshots_problem="snapshots are turned off"), None, database
@@ -509,8 +509,7 @@ class Task:
         self._staged = None
         try:
             reach("apply.before-write")
-            checkpoint = Checkpoint(position.batch, position.stores)
-            self.store.commit(*self._database.entries(checkpoint))
+            self.store.commit(*self._database.entries(position.checkpoint(self.spec.tasks)))
             self.steps.add(position)
             reach("apply.written")
         except BaseException as error:

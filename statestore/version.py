@@ -1,8 +1,8 @@
 """The stores of one task in one RocksDB, and the version they stand at.
 
-Every store is a column family; the family `checkpoint` holds one JSON document: format, batch, and per store the
-changelog's topic id and next offset. Changes and checkpoint go in with one write, so what is read back is always one
-committed version, complete, with the offsets that belong to it.
+Every store is a column family; the family `checkpoint` holds one JSON document: format, batch, plan, how many tasks the
+query had, and per store the changelog's topic id and next offset. Changes and checkpoint go in with one write, so what is
+read back is always one committed version, complete, with the offsets that belong to it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,18 @@ class ChangelogPosition:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A committed version. `batch` is -1 before the first batch; `written_at_ms` is wall time since the epoch."""
+    """A committed version. `batch` is -1 before the first batch; `written_at_ms` is wall time since the epoch.
+
+    `plan` is the hash of the plan that the batch ran under and `tasks` how many the query had; empty and 0 where they
+    were not written down, as in stores of before there were these fields.
+    """
 
     batch: int
     stores: dict[str, ChangelogPosition] = field(default_factory=dict)
     written_at_ms: int = 0
     format: int = FORMAT
+    plan: str = ""
+    tasks: int = 0
 
 
 def _parse(raw: bytes, folder: Path) -> Checkpoint:
@@ -46,10 +52,10 @@ def _parse(raw: bytes, folder: Path) -> Checkpoint:
         fields = json.loads(raw)
         found = fields["format"]
         if found != FORMAT:
-            raise FormatUnsupported("store has another format", folder=folder, found=found, supported=FORMAT)
+            raise FormatUnsupported("local store has another format", folder=folder, found=found, supported=FORMAT)
         stores = {name: ChangelogPosition(**position) for name, position in fields.pop("stores").items()}
         return Checkpoint(**fields, stores=stores)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TaskCorrupted("checkpoint is unreadable", folder=folder, error=error) from error
 
 
@@ -67,7 +73,7 @@ class TaskDatabase:
         self.database = Database(folder, [*stores, _FAMILY], config, read_only=read_only)
 
     def checkpoint(self) -> Checkpoint | None:
-        """The version the stores stand at; None for a new folder."""
+        """The version the stores stand at; None for a new folder. Raises `FormatUnsupported`, `TaskCorrupted`."""
         raw = self.database.get(_FAMILY, _KEY)
         return None if raw is None else _parse(raw, self.folder)
 

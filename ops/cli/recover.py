@@ -36,7 +36,9 @@ def recover(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Bring every store to its last committed version: end a dead or hung driver, start another, show the plans.
+    """Bring every store to its last committed version: show the plans, end a dead or hung driver, start another.
+
+    Where a task has no way, every refusal is shown, and nothing is started.
 
     With --to-batch or --at a stopped pipeline goes back to a version of the past and runs forward from there when it is
     started: its source records since then are read again. Its results stay until they are written again.
@@ -75,7 +77,7 @@ def _rewind(
 
 def _show_plans(pipeline: str, *, json: bool) -> None:
     from ops import control
-    from ops.recovery_plans import plans_of
+    from ops.recovery_plans import UNRECOVERABLE, plans_of
 
     settings = settings_of_here()
     with registry_of(settings) as registry:
@@ -87,19 +89,23 @@ def _show_plans(pipeline: str, *, json: bool) -> None:
     if json:
         answer({"pipeline": pipeline, "dry_run": True, "running": running, "tasks": plans})
     else:
-        table(
-            ("task", "batch committed", "batch local", "way", "offsets to replay", "estimate", "reason"),
-            [_row(plan) for plan in plans],
-        )
-        say("\nEvery way, with what it would take here:")
-        table(
-            ("task", "way", "estimate", "bytes", "offsets", "verdict"),
-            [_way(plan["task"], way) for plan in plans for way in plan["ways"]],
-        )
+        _tell_plans(plans)
         if running:
             say("\nThe driver runs, so these figures are moving: a task that is one batch behind is applying it.")
-    if any(plan["way"] == "unrecoverable" for plan in plans):
+    if any(plan["way"] == UNRECOVERABLE for plan in plans):
         raise typer.Exit(1)
+
+
+def _tell_plans(plans: list[dict[str, Any]]) -> None:
+    table(
+        ("task", "batch committed", "batch local", "way", "offsets to replay", "estimate", "reason"),
+        [_row(plan) for plan in plans],
+    )
+    say("\nEvery way, with what it would take here:")
+    table(
+        ("task", "way", "estimate", "bytes", "offsets", "verdict"),
+        [_way(plan["task"], way) for plan in plans for way in plan["ways"]],
+    )
 
 
 def _row(plan: dict[str, Any]) -> tuple[object, ...]:
@@ -123,33 +129,48 @@ def estimate(seconds: float | None) -> str | None:
 
 def _recover(pipeline: str, *, json: bool) -> None:
     from ops import control
+    from ops.recovery_plans import UNRECOVERABLE, plans_of
     from pipelines.metastore.embedded import want
     from pipelines.registry import RUNNING
 
     settings = settings_of_here()
     since = time.time()
+    plans: list[dict[str, Any]] = []
     with registry_of(settings) as registry:
         want(pipeline, RUNNING, settings, registry)
         before = control.status(registry, pipeline)
-        with progress(f"Recovering {pipeline}") as tell:
-            if before.needs_recovery:
-                tell("driver", before.needs_recovery)
-            pid = control.launch(settings, registry, pipeline, on_progress=tell)
+        if not control.is_up(before):
+            with progress(f"Looking at {pipeline}") as tell:
+                plans = plans_of(registry.pipeline(pipeline), settings, tell)
+            if not json:
+                _tell_plans(plans)
+        lost = [plan["task"] for plan in plans if plan["way"] == UNRECOVERABLE]
+        pid = None
+        if not lost:
+            with progress(f"Recovering {pipeline}") as tell:
+                if before.needs_recovery:
+                    tell("driver", before.needs_recovery)
+                pid = control.launch(settings, registry, pipeline, on_progress=tell)
         tasks = sorted(
             (row.plan for row in registry.recoveries(pipeline, since=since)), key=lambda plan: str(plan["task"])
         )
-    relaunched = pid != before.pid
+    relaunched = pid is not None and pid != before.pid
     if json:
         cause = before.needs_recovery or None
-        answer({"pipeline": pipeline, "pid": pid, "relaunched": relaunched, "cause": cause, "tasks": tasks})
-        return
-    if not relaunched:
+        told = {"pipeline": pipeline, "pid": pid, "relaunched": relaunched, "cause": cause}
+        answer({**told, "plans": plans, "tasks": tasks})
+    elif lost:
+        say(f"\nNothing was started: no way leads to the committed version of {', '.join(lost)}.")
+    elif not relaunched:
         say(f"Nothing to recover: driver {pid} runs.")
-        return
-    say(
-        f"Pipeline {pipeline} runs again, driver {pid}."
-        + (f" Before: {before.needs_recovery}." if before.needs_recovery else "")
-    )
+    else:
+        _tell_recovered(pipeline, pid, before.needs_recovery, tasks)
+    if lost:
+        raise typer.Exit(1)
+
+
+def _tell_recovered(pipeline: str, pid: int | None, cause: str, tasks: list[dict[str, Any]]) -> None:
+    say(f"\nPipeline {pipeline} runs again, driver {pid}." + (f" Before: {cause}." if cause else ""))
     table(
         ("task", "batch committed", "way", "offsets", "records", "seconds", "reason"),
         [

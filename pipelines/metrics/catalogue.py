@@ -75,10 +75,26 @@ RECOVERY_SECONDS = _histogram("recovery_seconds", "one task's opening", LONG_BUC
 RECOVERY_RECORDS = _counter("recovery_records", "changelog records replayed", "query")
 RECOVERY_DONE = _gauge("recovery_done_ratio", "how far the opening under way is, 0 to 1", "query", "task")
 
-SNAPSHOT_AGE = _gauge("snapshot_age_seconds", "age of the task's newest snapshot by this driver", "query", "task")
+SNAPSHOT_AGE = _gauge(
+    "snapshot_age_seconds",
+    "age of the task's newest snapshot, whoever took it; 0 while it holds all that is committed",
+    "query",
+    "task",
+)
 SNAPSHOT_SECONDS = _gauge("snapshot_seconds", "how long the task's newest snapshot took", "query", "task")
 SNAPSHOT_BYTES = _gauge("snapshot_bytes", "bytes that the newest snapshot names", "query", "task")
 SNAPSHOT_UPLOADED = _gauge("snapshot_uploaded_bytes", "bytes of them that had to travel", "query", "task")
+SNAPSHOT_COPY = _gauge(
+    "snapshot_copy_seconds",
+    "how long the newest snapshot's copy took: a flush beside the task's work, then links, for which the task waits",
+    "query",
+    "task",
+)
+SNAPSHOT_LOSS = _gauge(
+    "snapshot_throughput_loss_ratio",
+    "part of its speed that the query loses in batches beside snapshots, against those between; below 0 it is noise",
+    "query",
+)
 
 PARTS = {
     "The driver": (DRIVER_STATE, DRIVER_STARTED, DRIVER_MEMORY, GATHERED),
@@ -90,7 +106,10 @@ PARTS = {
         *(SERVER_UP, TASK_RUNNING, TASK_BATCH, STORE_KEYS, STORE_BYTES, DISK_FREE, DISK_SIZE),
     ),
     "Recovery": (RECOVERIES, RECOVERY_SECONDS, RECOVERY_RECORDS, RECOVERY_DONE),
-    "Snapshots": (SNAPSHOT_AGE, SNAPSHOT_SECONDS, SNAPSHOT_BYTES, SNAPSHOT_UPLOADED),
+    "Snapshots": (
+        *(SNAPSHOT_AGE, SNAPSHOT_SECONDS, SNAPSHOT_BYTES, SNAPSHOT_UPLOADED),
+        *(SNAPSHOT_COPY, SNAPSHOT_LOSS),
+    ),
 }
 METRICS = tuple(metric for part in PARTS.values() for metric in part)
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from pipelines.engine.servers import StoreServers
 from pipelines.metrics import catalogue as names
 from pipelines.metrics.catalogue import METRICS, Metric
 from pipelines.metrics.endpoint import Endpoint
+from pipelines.metrics.snapshot_loss import SnapshotLoss
 from pipelines.settings import Settings
 from statestore.errors import RollforwardError
 
@@ -51,6 +53,7 @@ class DriverMetrics:
         self.registry = CollectorRegistry()
         self._metrics = {metric.name: _made(metric, self.registry) for metric in METRICS}
         self._told: dict[Metric, set[tuple[str, ...]]] = {}
+        self._losses: defaultdict[str, SnapshotLoss] = defaultdict(SnapshotLoss)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._gather_often, daemon=True, name="metrics")
         self._endpoint = Endpoint(name, settings, self.registry) if settings.metrics else None
@@ -84,6 +87,8 @@ class DriverMetrics:
         self._histogram(names.COMMIT_SECONDS, query).observe(done.commit_seconds)
         self._set(names.LAST_COMMIT, time.time(), query)
         self._set(names.BATCH, done.batch, query)
+        now_ms = int(time.time() * 1000)
+        self._losses[query].batch(done.records, began_ms=now_ms - int(done.seconds * 1000), ended_ms=now_ms)
 
     def task_opened(self, opened: dict[str, Any]) -> None:
         """A task was opened. `opened` is the recovery plan with what it took."""
@@ -141,6 +146,10 @@ class DriverMetrics:
         self._replace(names.RECOVERY_DONE, restored)
         for task in tasks:
             self._task(task)
+        for query, loss in list(self._losses.items()):
+            ratio = loss.ratio()
+            if ratio is not None:
+                self._set(names.SNAPSHOT_LOSS, round(ratio, 4), query)
 
     def _task(self, task: dict[str, Any]) -> None:
         labels = _of_task(task["task"])
@@ -153,7 +162,10 @@ class DriverMetrics:
             names.SNAPSHOT_SECONDS: snapshot.get("seconds"),
             names.SNAPSHOT_BYTES: snapshot.get("referenced_bytes"),
             names.SNAPSHOT_UPLOADED: snapshot.get("uploaded_bytes"),
+            names.SNAPSHOT_COPY: snapshot.get("copy_seconds"),
         }
+        if "ended_at_ms" in snapshot:
+            self._losses[labels[0]].snapshot(began_ms=snapshot["began_at_ms"], ended_ms=snapshot["ended_at_ms"])
         for metric, value in fields.items():
             if value is not None:
                 self._set(metric, float(value), *labels)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from statestore.batches import Position
 from statestore.clock import now_ms
 from statestore.config import TaskSpec
-from statestore.errors import RollforwardError, Unrecoverable
+from statestore.errors import FormatUnsupported, RollforwardError, TaskCorrupted, Unrecoverable
 from statestore.folders import unfinished
 from statestore.kafka import Admin, Reader
 from statestore.planning.rates import Rates, load_rates
@@ -19,6 +19,9 @@ from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository, Unreadable
 from statestore.version import Checkpoint
 
+# By what opening a local store says that another way is needed: the store is a cache, and what it may be made again from
+# is asked next.
+UNUSABLE = (TaskCorrupted, FormatUnsupported)
 # The plan shows why older ones are refused; more than these help nobody.
 SNAPSHOTS_MAX = 20
 
@@ -60,6 +63,13 @@ class Found:
         """The same facts after one snapshot has turned out to be of no use."""
         changed = (replace(s, refused=reason) if s.key == key else s for s in self.snapshots)
         return replace(self, snapshots=tuple(changed))
+
+
+def unusable(error: RollforwardError) -> str:
+    """One of `UNUSABLE` as the `problem` of a local store."""
+    if isinstance(error, FormatUnsupported):
+        return f"local store has format {error.fields['found']}, this program reads {error.fields['supported']}"
+    return f"local store is unusable: {error}"
 
 
 def gather(

@@ -90,6 +90,11 @@ def why_not_local(spec: TaskSpec, found: Found, committed: ChangelogPosition) ->
     checkpoint = found.checkpoint
     if checkpoint is None or spec.store.name not in checkpoint.stores:
         return found.problem or "no local store"
+    if checkpoint.tasks not in (0, spec.tasks):
+        return f"local store was written with {checkpoint.tasks} state partitions, the query has {spec.tasks}"
+    assert found.position is not None
+    if checkpoint.plan not in ("", found.position.plan):
+        return "local store was written under another plan: its states may have another schema"
     local = checkpoint.stores[spec.store.name]
     return why_not(Version("local store", checkpoint.batch, local, checkpoint.written_at_ms), found, committed)
 

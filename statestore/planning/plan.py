@@ -47,6 +47,13 @@ class Option:
         """Plain values."""
         return {**asdict(self), "way": self.way.value, "seconds": round(self.seconds, 3)}
 
+    def text(self) -> str:
+        """For a log: what it costs where it could be gone, and the verdict."""
+        verdict = "chosen" if self.chosen else self.refused or "possible"
+        if self.refused and not self.detail:
+            return f"{self.way.value}: {verdict}"
+        return f"{self.way.value}: {self.seconds:.1f} s, {self.bytes} bytes, {self.records} offsets: {verdict}"
+
 
 @dataclass(frozen=True)
 class RecoveryPlan:
@@ -87,7 +94,7 @@ def plan_recovery(spec: TaskSpec, found: Found) -> RecoveryPlan:
         return RecoveryPlan(spec.name, Way.NOTHING, reason, -1, 0, 0, discard)
     committed = found.position.stores[spec.store.name]
     hazards.require_changelog(spec, found, committed)
-    options = [*_local(spec, found, committed), *_snapshots(spec, found, committed), _full(found, committed)]
+    options = _options(spec, found, committed)
     possible = [option for option in options if not option.refused]
     if not possible:
         refusals = "; ".join(f"{option.way.value}: {option.refused}" for option in options)
@@ -101,6 +108,27 @@ def plan_recovery(spec: TaskSpec, found: Found) -> RecoveryPlan:
     order = list(Way)
     best = min(possible, key=lambda option: (option.seconds, order.index(option.way)))
     return _plan(spec, found, committed, best, options)
+
+
+def every_way(spec: TaskSpec, found: Found) -> tuple[Option, ...]:
+    """Every way with its cost or its refusal, for who is told that there is none; empty before the first commit."""
+    if found.position is None:
+        return ()
+    committed = found.position.stores[spec.store.name]
+    try:
+        hazards.require_changelog(spec, found, committed)
+    except Unrecoverable as error:
+        return none_because(error)
+    return tuple(_options(spec, found, committed))
+
+
+def none_because(error: Unrecoverable) -> tuple[Option, ...]:
+    """Every way, refused for what makes all of them impossible."""
+    return tuple(Option(way, error.message) for way in Way)
+
+
+def _options(spec: TaskSpec, found: Found, committed: ChangelogPosition) -> list[Option]:
+    return [*_local(spec, found, committed), *_snapshots(spec, found, committed), _full(found, committed)]
 
 
 def needs_snapshots(spec: TaskSpec, found: Found) -> bool:

@@ -12,7 +12,7 @@ from statestore.batches import Position
 from statestore.config import StoreSpec, TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.planning.facts import Found, SnapshotFound
-from statestore.planning.plan import Option, RecoveryPlan, Way, plan_recovery
+from statestore.planning.plan import Option, RecoveryPlan, Way, every_way, plan_recovery
 from statestore.planning.rates import Rates, load_rates, save_rates
 from statestore.snapshots.manifest import Manifest, SnapshotFile
 from statestore.version import ChangelogPosition, Checkpoint
@@ -79,6 +79,13 @@ def test_a_store_behind_rolls_forward_over_the_tail() -> None:
         ("local store is ahead: it stands at batch 6, batch 5 is committed", {"checkpoint": at(6, 50)}),
         ("local store is ahead", {"checkpoint": at(4, 60)}),
         ("older than the changelog keeps deletions", {"checkpoint": replace(at(4, 40), written_at_ms=NOW - DAY)}),
+        (
+            "local store was written with 8 state partitions, the query has 4",
+            {"checkpoint": replace(at(4, 40), tasks=8)},
+        ),
+        ("local store was written under another plan", {"checkpoint": replace(at(4, 40), plan="old")}),
+        # Nothing is to be replayed, and its content is of no use all the same.
+        ("local store was written under another plan", {"checkpoint": replace(at(5, 50), plan="old")}),
     ],
 )
 def test_a_local_store_is_discarded_when(reason: str, changed: dict[str, object]) -> None:
@@ -86,6 +93,17 @@ def test_a_local_store_is_discarded_when(reason: str, changed: dict[str, object]
     found = made(**changed)
     assert reason in found.reason
     assert all(reason in option(found, way).refused for way in (Way.NOTHING, Way.ROLL_BACK, Way.ROLL_FORWARD))
+
+
+def test_a_local_store_whose_tail_was_cut_is_discarded() -> None:
+    found = made(checkpoint=at(4, 40), changelog_first=41, cleanup_policy="compact,delete")
+    assert (Way.FULL_REPLAY, 41, 50) == (found.way, found.start, found.end)
+    assert "changelog begins after the local store's offset" == option(found, Way.ROLL_FORWARD).refused
+
+
+def test_a_local_store_of_this_plan_and_count_or_of_before_they_were_written_down_is_used() -> None:
+    assert (Way.ROLL_FORWARD, 40, 50, False) == plan(checkpoint=replace(at(4, 40), plan="plan", tasks=4))
+    assert (Way.ROLL_FORWARD, 40, 50, False) == plan(checkpoint=at(4, 40))
 
 
 def test_an_old_store_with_nothing_to_replay_is_used() -> None:
@@ -197,11 +215,43 @@ def test_a_changelog_that_is_meant_to_lose_its_beginning_is_replayed() -> None:
     assert (Way.FULL_REPLAY, 5, 50, True) == plan(**EMPTY_DISK, changelog_first=5, cleanup_policy="compact,delete")
 
 
+def test_a_changelog_that_begins_after_the_committed_position_is_not_replayed() -> None:
+    lost = {**EMPTY_DISK, "changelog_first": 51, "changelog_end": 60, "cleanup_policy": "compact,delete"}
+    with pytest.raises(Unrecoverable, match="full replay: changelog begins after the committed position"):
+        made(**lost)
+    found = made(**lost, snapshots=(snapshot(5, 50),))
+    assert Way.SNAPSHOT is found.way
+    assert "changelog begins after the committed position" == option(found, Way.FULL_REPLAY).refused
+
+
 def test_without_any_way_all_refusals_are_told() -> None:
     with pytest.raises(Unrecoverable, match="no way leads to the committed version") as raised:
         made(**EMPTY_DISK, changelog_first=5)
     for part in ("no local store", "there is no snapshot", "records before offset 5 were deleted"):
         assert part in str(raised.value)
+
+
+def test_where_there_is_no_way_each_one_still_says_why() -> None:
+    found = replace(FOUND, **EMPTY_DISK, changelog_first=5)  # type: ignore[arg-type]
+    assert [
+        "nothing: no local store",
+        "roll back: no local store",
+        "roll forward: no local store",
+        "snapshot: there is no snapshot",
+        "full replay: 6.5 s, 0 bytes, 45 offsets: changelog's records before offset 5 were deleted",
+    ] == [way.text() for way in every_way(SPEC, found)]
+    again = every_way(SPEC, replace(FOUND, changelog_topic_id="new"))
+    assert list(Way) == [way.way for way in again]
+    assert {"changelog topic was deleted and created again"} == {way.refused for way in again}
+    assert () == every_way(SPEC, replace(FOUND, position=None))
+
+
+def test_a_plan_s_ways_are_told_with_their_costs() -> None:
+    found = made(**EMPTY_DISK, snapshots=(snapshot(4, 40, size=100),))
+    assert [
+        "snapshot: 2.3 s, 100 bytes, 10 offsets: chosen",
+        "full replay: 7.0 s, 0 bytes, 50 offsets: takes longer than snapshot",
+    ] == [way.text() for way in found.ways[3:]]
 
 
 def test_a_snapshot_that_failed_is_not_tried_again() -> None:

@@ -1,0 +1,223 @@
+"""Hazards of recovery on a real task: what is refused, with which words, and by which way the store comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from statestore.batches import Position
+from statestore.errors import Unavailable, Unrecoverable
+from statestore.folders import unfinished
+from statestore.kafka import TransactionalProducer
+from statestore.planning.plan import Way
+from statestore.task import Task
+from statestore.version import Checkpoint, TaskDatabase
+from tests.support.task import COMPACT, ROCKS, TaskWorld, commit_batch
+
+KEPT = {b"a": b"1", b"b": b"2"}
+Edit = Callable[[dict[str, Any]], object]
+
+
+def rewrite(world: TaskWorld, edit: Edit) -> None:
+    """Change what the closed store says of itself."""
+    database = TaskDatabase(world.spec.folder, ["s"], ROCKS)
+    said = json.loads(database.database.get("checkpoint", b"checkpoint") or b"")
+    edit(said)
+    database.database.write({"checkpoint": [(b"checkpoint", json.dumps(said).encode())]})
+    database.close()
+
+
+def checkpoint(world: TaskWorld) -> Checkpoint:
+    """What the closed store says of itself."""
+    database = TaskDatabase(world.spec.folder, ["s"], ROCKS, read_only=True)
+    try:
+        said = database.checkpoint()
+        assert said is not None
+        return said
+    finally:
+        database.close()
+
+
+def written(world: TaskWorld, *, snapshot: bool = False) -> None:
+    """Two batches, and the task closed."""
+    world.open()
+    world.commit({b"a": b"1"})
+    world.commit({b"b": b"2"})
+    if snapshot:
+        world.snapshot()
+    world.close()
+
+
+# A local store.
+
+ANOTHER = {
+    "local store has format 2, this program reads 1": {"format": 2},
+    "local store was written under another plan: its states may have another schema": {"plan": "another"},
+    "local store was written with 8 state partitions, the query has 1": {"tasks": 8},
+    "local store is unusable: checkpoint is unreadable": {"stores": 1},
+}
+
+
+@pytest.mark.parametrize(("snapshot", "way"), [(True, Way.SNAPSHOT), (False, Way.FULL_REPLAY)], ids=["s", "r"])
+@pytest.mark.parametrize("reason", ANOTHER)
+def test_a_local_store_is_replaced_which(world: TaskWorld, reason: str, snapshot: bool, way: Way) -> None:
+    written(world, snapshot=snapshot)
+    rewrite(world, lambda said: said.update(ANOTHER[reason]))
+    if snapshot:
+        # Replaying is slow here: so few records would be read before anything was downloaded.
+        (world.spec.folder.parent / "rates.json").write_text('{"replay_records_per_s": 1.0}')
+    opened = world.open()
+    assert way is opened.plan.way
+    assert opened.plan.reason.startswith(reason)
+    refused = [o.refused for o in opened.plan.ways if o.way in (Way.NOTHING, Way.ROLL_BACK, Way.ROLL_FORWARD)]
+    assert [True] * 3 == [text.startswith(reason) for text in refused]
+    assert KEPT == world.entries()
+    assert Way.NOTHING is world.open().plan.way
+
+
+@pytest.mark.parametrize("way", ["commit", "tail", "replay", "load"])
+def test_a_store_says_of_what_it_is_however_it_was_made(
+    world: TaskWorld, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(world)
+    if way == "tail":
+        world.commit_elsewhere({b"b": b"2"})
+    elif way != "commit":
+        monkeypatch.setattr("statestore.rebuild.LOAD_RECORDS_MIN", 1 if way == "load" else 1_000)
+        rewrite(world, lambda said: said.update(format=2))
+    world.open()
+    world.close()
+    said = checkpoint(world)
+    assert ("plan", 1) == (said.plan, said.tasks)
+
+
+def test_a_store_of_before_it_said_of_what_it_is_stays_in_use(world: TaskWorld) -> None:
+    written(world)
+    rewrite(world, lambda said: (said.pop("plan"), said.pop("tasks")))
+    assert Way.NOTHING is world.open().plan.way
+    assert KEPT == world.entries()
+
+
+# Kafka's side.
+
+
+def test_a_changelog_with_records_and_no_committed_batch_is_unrecoverable(world: TaskWorld) -> None:
+    """As after the batches topic was deleted and made again: what is on the disk stays for whoever repairs it."""
+    written(world)
+    world.admin.delete([world.batches.name])
+    world.admin.await_gone(world.batches.name)
+    world.admin.create(world.batches.name, partitions=2, settings=COMPACT)
+    with pytest.raises(Unrecoverable, match="changelog has records, but the batches topic knows of no committed batch"):
+        world.open()
+    assert 1 == checkpoint(world).batch
+
+
+def test_a_missing_changelog_is_unrecoverable(world: TaskWorld) -> None:
+    written(world)
+    world.admin.delete([world.spec.store.changelog_topic])
+    world.admin.await_gone(world.spec.store.changelog_topic)
+    with pytest.raises(Unrecoverable, match="changelog topic is missing"):
+        world.open()
+    assert 1 == checkpoint(world).batch
+
+
+@pytest.mark.parametrize("way", ["tail", "replay", "load"])
+def test_a_replay_longer_than_deletions_are_kept_is_given_up(
+    world: TaskWorld, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("statestore.rebuild.LOAD_RECORDS_MIN", 1 if way == "load" else 1_000)
+    monkeypatch.setattr("statestore.bring_up.time", SimpleNamespace(monotonic=count(0, 86_400).__next__))
+    written(world)
+    if way == "tail":
+        world.commit_elsewhere({b"b": b"2"})
+    else:
+        rewrite(world, lambda said: said.update(format=2))
+    with pytest.raises(Unavailable, match="replay took longer than the changelog keeps deletions"):
+        world.open()
+    # What was read must not be taken for a store by the next opening.
+    assert not (unfinished(world.spec.folder) if way == "load" else world.spec.folder).exists()
+    monkeypatch.undo()
+    assert Way.FULL_REPLAY is world.open().plan.way
+    assert KEPT == world.entries()
+
+
+def test_whatever_the_owner_before_has_committed_by_init_is_seen(
+    world: TaskWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Position and end are of after `init_transactions`: it is what ends the transactions of the owner before."""
+    world.open()
+    world.commit({b"a": b"1"})
+    before, init = world.running, TransactionalProducer.init
+
+    def late(producer: TransactionalProducer) -> None:
+        if before.committed_batch == 0:
+            commit_batch(before, 1, {b"b": b"2"}, plan="plan", ends={})
+        init(producer)
+
+    newer = world.start_driver()
+    monkeypatch.setattr(TransactionalProducer, "init", late)
+    spec = replace(world.spec, folder=tmp_path / "elsewhere" / "0")
+    task = Task(spec, newer, world.kafka, ROCKS, transactions=True)
+    try:
+        opened = task.open()
+        assert (1, 1) == (before.committed_batch, opened.plan.batch)
+        assert [(b"a", b"1"), (b"b", b"2")] == [(k, v[8:]) for k, v in task.store.scan("s", lower=None, upper=None)]
+    finally:
+        task.close()
+
+
+# What the log has before a way is gone.
+
+
+def test_the_log_has_every_way_before_one_is_gone(world: TaskWorld) -> None:
+    written(world)
+    with capture_logs() as logged:
+        world.open()
+    [planned] = [line for line in logged if line["event"] == "recovery planned"]
+    assert ("q-0", "nothing") == (planned["task"], planned["way"])
+    assert "nothing: 0.0 s, 0 bytes, 0 offsets: chosen" == planned["ways"][0]
+    assert planned["ways"][-1].startswith("full replay: ")
+    assert planned["ways"][-1].endswith(": takes longer than nothing")
+    assert logged.index(planned) < [line["event"] for line in logged].index("task opened")
+
+
+def test_the_log_has_every_refusal_where_there_is_no_way(world: TaskWorld) -> None:
+    written(world)
+    topic = world.spec.store.changelog_topic
+    world.admin.delete([topic])
+    world.admin.await_gone(topic)
+    world.admin.create(topic, partitions=1, settings=COMPACT)
+    with capture_logs() as logged, pytest.raises(Unrecoverable, match="deleted and created again"):
+        world.open()
+    [told] = [line for line in logged if line["event"] == "task cannot be recovered"]
+    assert "error" == told["log_level"]
+    reason = "changelog topic was deleted and created again"
+    assert [f"{way.value}: {reason}" for way in Way] == told["ways"]
+    assert 1 == checkpoint(world).batch
+
+
+# A snapshot.
+
+
+def test_a_manifest_of_another_format_is_refused(world: TaskWorld) -> None:
+    written(world, snapshot=True)
+    objects, key = world.repository.objects, world.repository.layout.manifest(1)
+    objects.put(key, json.dumps({**json.loads(objects.get(key)), "format": 2}).encode())
+    rewrite(world, lambda said: said.update(format=2))
+    opened = world.open()
+    assert Way.FULL_REPLAY is opened.plan.way
+    refused = next(option.refused for option in opened.plan.ways if option.way is Way.SNAPSHOT)
+    assert f"snapshot has another format key=`{key}` found=`2` supported=`1`" == refused
+    assert KEPT == world.entries()
+
+
+def test_a_position_makes_the_checkpoint_of_a_store_that_stands_there() -> None:
+    assert Checkpoint(3, {}, plan="p", tasks=4) == Position(3, 1, "p").checkpoint(4)
