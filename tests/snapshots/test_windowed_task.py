@@ -31,11 +31,11 @@ def windowed(world: TaskWorld) -> TaskWorld:
     return world
 
 
-def commit(world: TaskWorld, windows: dict[Window, bytes], stream_time_ms: int, dropped: int = 0) -> None:
-    """Stage and commit the next batch: state and result of each window."""
+def commit(world: TaskWorld, windows: dict[Window, bytes], stream_time_ms: int | None, dropped: int = 0) -> None:
+    """Stage and commit the next batch: state and result of each window. Without a stream time none is recorded."""
     task = world.running
     batch = task.committed_batch + 1
-    order = Order(stream_time_ms, dropped)
+    order = None if stream_time_ms is None else Order(stream_time_ms, dropped)
     staged = task.begin_stage(batch=batch, attempt=1, token=task.token, order=order)
     count = len(windows)
     columns = [
@@ -50,7 +50,7 @@ def commit(world: TaskWorld, windows: dict[Window, bytes], stream_time_ms: int, 
     task.check_stage(rows)
     staged.add(rows)
     task.close_stage(staged)
-    assert task.commit(batch=batch, attempt=1, plan=PLAN)
+    assert task.commit(batch=batch, attempt=1, plan=PLAN, ends={"0": batch + 1})
 
 
 def content(world: TaskWorld) -> dict[Window, bytes]:
