@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +20,13 @@ from statestore.travel.known import Known
 from statestore.travel.past import OutOfReach
 from statestore.verification import verify_digest
 from statestore.version import TaskDatabase
-from tests.snapshots.test_windowed_task import BEGIN, MINUTE, RETENTION, Window, commit
+from tests.snapshots.test_windowed_task import MINUTE, RETENTION, Window, commit
 from tests.support.killed import run_child
 from tests.support.task import ROCKS, TaskWorld
 
 Model = dict[bytes, bytes]
+# Of today, at the beginning of a minute: records of long ago would be a segment of their own each, and be compacted.
+BEGIN = int(time.time()) // 60 * MINUTE - 120 * MINUTE
 AT = [BEGIN + n * MINUTE for n in range(9)]
 HALF = MINUTE // 2
 

@@ -17,6 +17,7 @@ from statestore.batches import (
     PLANNED,
     POSITION,
     BatchesLog,
+    Order,
     Planned,
     Position,
     Range,
@@ -273,9 +274,17 @@ class TaskWorld:
             database.close()
 
 
-def commit_batch(task: Task, batch: int, changes: Mapping[bytes, bytes], *, plan: str, ends: Mapping[str, int]) -> None:
+def commit_batch(
+    task: Task,
+    batch: int,
+    changes: Mapping[bytes, bytes],
+    *,
+    plan: str,
+    ends: Mapping[str, int],
+    order: Order | None = None,
+) -> None:
     """Stage and commit a batch of a running task, as the engine does."""
-    staged = task.begin_stage(batch=batch, attempt=1, token=task.token)
+    staged = task.begin_stage(batch=batch, attempt=1, token=task.token, order=order)
     now = time.time_ns() // 1_000_000
     keys, count = list(changes), len(changes)
     columns = [
