@@ -18,7 +18,7 @@ from typing import Any
 from pipelines import names
 from pipelines.deploy import DeployedQuery, deployed_queries, require_unchanged
 from pipelines.metastore.embedded import deploy
-from pipelines.past import PastVersion, past_version, require_rewritable
+from pipelines.past import PastVersion, past_version, require_travel
 from pipelines.plan import Query, plan_hash, query_to_json
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.rewind import chosen, ranges_of, rewrite_of
@@ -27,6 +27,7 @@ from statestore.batches import COPYING, ORIGIN, PLAN_PREFIX, BatchesLog, Planned
 from statestore.errors import InvalidInput
 from statestore.failpoints import reach
 from statestore.kafka import Admin, Reader
+from statestore.layouts.local import is_local
 from statestore.travel.rewrite import Rewrite
 
 Progress = Callable[[str, str], None]
@@ -63,7 +64,7 @@ def clone(
         raise InvalidInput("a clone needs a name of its own", pipeline=name)
     _require_apart(originals)
     for original in originals:
-        require_rewritable(original, settings)
+        require_travel(original, settings)
         require_unchanged(original, Admin(settings.kafka_config()))
     tasks = {original.query.tasks for original in originals}
     made, _ = deploy(row.sql, name, settings.model_copy(update={"tasks": min(tasks)}), registry)
@@ -114,8 +115,9 @@ class _Copying:
         if now is None or batch < 0:
             raise InvalidInput("nothing was committed then", query=self.original.query.name)
         ranges = ranges_of(version, now, Admin(self.settings.kafka_config()))
-        stores = {past.spec.number: version.task(past.spec).database for past in version.cut.tasks}
-        keys = sum(1 for database in stores.values() for _ in database.scan(query.store))
+        orders = version.cut.orders() if query.in_record_order else None
+        specs = [past.spec for past in version.cut.tasks]
+        keys = sum(not is_local(key) for spec in specs for key, _ in version.entries(spec))
         origin = {"pipeline": self.original.pipeline, "batch": batch, "keys": keys}
         self.tell(query.name, "owning its tasks")
         if rewrite.own({ORIGIN: encode_fields(state=COPYING, **origin)}).planned is not None:
@@ -127,8 +129,9 @@ class _Copying:
             ORIGIN: encode_fields(state=_COPIED, **origin),
             PLAN_PREFIX + plan.encode(): query_to_json(query).encode(),
         }
-        entries = {number: database.scan(query.store) for number, database in stores.items()}
-        rewrite.commit(entries, Planned(batch, plan, ranges), records, names.group(self.copy.pipeline, query.name))
+        entries = {spec.number: version.entries(spec) for spec in specs}
+        group = names.group(self.copy.pipeline, query.name)
+        rewrite.commit(entries, Planned(batch, plan, ranges), records, group, orders=orders)
         return Cloned(query.name, batch, keys, copied_now=True)
 
 
@@ -146,7 +149,18 @@ def _require_apart(queries: Sequence[DeployedQuery]) -> None:
 
 def _require_alike(original: Query, copy: Query) -> None:
     """The statements of a pipeline are kept, but what they were resolved with may have changed since."""
-    fields = ("name", "tasks", "source", "where", "group_by", "aggregates", "key_format")
+    fields = (
+        "name",
+        "tasks",
+        "source",
+        "where",
+        "group_by",
+        "aggregates",
+        "key_format",
+        "window",
+        "emission",
+        "changelog",
+    )
     different = [name for name in fields if getattr(original, name) != getattr(copy, name)]
     if different:
         raise InvalidInput(

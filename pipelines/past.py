@@ -21,8 +21,9 @@ from pipelines.settings import Settings
 from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import InvalidInput
 from statestore.kafka import Admin, Reader
+from statestore.placement import Placement
 from statestore.snapshots.service import Snapshots
-from statestore.store import Isolation
+from statestore.store import Entry, Isolation
 from statestore.travel.cut import Cut, look_back
 from statestore.travel.past import OutOfReach
 from statestore.version import TaskDatabase
@@ -59,6 +60,15 @@ class PastVersion:
             except OutOfReach as error:
                 raise self.cut.out_of_reach(error) from error
         return self._open[spec.name]
+
+    def entries(self, spec: TaskSpec) -> Iterator[Entry]:
+        """All that the task's store had, in the order of its keys: of a windowed one also what could not be read any more."""
+        return Placement(spec.store).scan(self.task(spec).database)
+
+    def stream_time_ms(self, spec: TaskSpec) -> int:
+        """How far the task's records had come; -1 where that is of no importance to what could be read."""
+        order = self.cut.order(spec.number)
+        return -1 if order is None else order.stream_time_ms
 
     def check(self) -> None:
         """Raises `OutOfReach` unless every task's version can be had, without building any."""
@@ -111,23 +121,10 @@ def require_travel(deployed: DeployedQuery, settings: Settings) -> None:
     why = ""
     if deployed.query.stateless:
         why = "a stateless query has no store"
-    elif deployed.query.window is not None:
-        why = "a windowed store drops old windows by the clock of its records, which no changelog tells"
     elif not settings.transactions:
         why = "without transactions no batch has an exact version"
     if why:
         raise InvalidInput("query has no versions of the past", query=deployed.query.name, reason=why)
-
-
-def require_rewritable(deployed: DeployedQuery, settings: Settings) -> None:
-    """Raises `InvalidInput` for a query that could not go on from a version of its past."""
-    require_travel(deployed, settings)
-    if deployed.query.in_record_order:
-        raise InvalidInput(
-            "query cannot go on from a version of the past",
-            query=deployed.query.name,
-            reason="it takes records in their order, and how far their time had come then is not kept",
-        )
 
 
 @contextmanager
@@ -148,4 +145,4 @@ class PastReader(StoreReader):
 
     def _entries(self, spec: TaskSpec, isolation: Isolation, **bounds: str | None) -> Iterator[pa.RecordBatch]:
         """Whatever the isolation: the past is committed."""
-        yield from entries_of(self._version.task(spec), spec.store, **bounds)
+        yield from entries_of(self._version.task(spec), spec.store, self._version.stream_time_ms(spec), **bounds)

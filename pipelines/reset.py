@@ -3,7 +3,7 @@
     1 look     the offsets that are meant, all of them present; refused where results would reach a reader twice
     2 own      the query's ids: older drivers and servers can commit nothing more
     3 write    one transaction: deletions of every key in the changelogs, tombstones of the keys in the result topic, the
-               tasks' positions at a new batch without stream time, that batch as planned and done, the input's offsets
+               tasks' positions at a new batch before any stream time, that batch as planned and done, the input's offsets
 
 Killed before the transaction has committed nothing has changed, and the same reset can be run again; after it everything
 has. Batch numbers only grow, and nothing in Kafka is unmade.
@@ -101,7 +101,7 @@ def reset(
         planned = Planned(0 if before is None else before.batch + 1, plan_hash(query), ranges)
         tell(query.name, "emptying its stores")
         group = names.group(deployed.pipeline, query.name)
-        written = rewrite.empty(planned, group, results=not query.stateless)
+        written = rewrite.empty(planned, group, results=not query.stateless, in_record_order=query.in_record_order)
     finally:
         rewrite.close()
     return _result(query.name, planned.batch, before, topic, offsets, sum(one.deletes for one in written))

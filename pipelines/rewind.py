@@ -6,7 +6,8 @@ behind Kafka's truth, and batch numbers only grow.
 
 The result topic is left as it is. Every key that differs was changed by records behind those offsets, which the query
 reads again, so its newest result there is written again as well. Until it has, the topic is ahead of the store.
-Therefore a query is not brought back when another one reads its results, or when records to be read again are gone.
+Therefore a query is not brought back when another one reads its results, when records to be read again are gone, or
+when they could come to the store in another way than before (`require_rewritable`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Any
 
 from pipelines import names
 from pipelines.deploy import DeployedQuery, deployed_queries, require_unchanged
-from pipelines.past import PastVersion, past_version, require_rewritable
-from pipelines.plan import plan_hash
+from pipelines.past import PastVersion, past_version, require_travel
+from pipelines.plan import ON_COMMIT, Query, plan_hash
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import Planned, Range
@@ -73,9 +74,10 @@ def rewind(
     tell: Progress = lambda _step, _detail: None,
 ) -> Rewound:
     """Bring a stopped pipeline's query back. Raises `InvalidInput` or `OutOfReach` where that is not possible."""
-    require_rewritable(deployed, settings)
+    require_travel(deployed, settings)
     admin = Admin(settings.kafka_config())
     require_unchanged(deployed, admin)
+    require_rewritable(deployed.query, source_partitions=_partitions(deployed.query.source.topic, admin))
     require_no_reader(deployed, registry, hint="clone the pipeline at that batch instead")
     with ExitStack() as stack:
         rewrite = None
@@ -90,20 +92,51 @@ def rewind(
         ranges = ranges_of(version, now, admin)
         ends = {r.partition: r.end for r in ranges}
         again = sum(r.end - ends.get(r.partition, 0) for r in now.ranges)
+        orders = version.cut.orders() if deployed.query.in_record_order else None
         if rewrite is None:
             version.check()
             return Rewound(deployed.query.name, version.cut.batch, None, again)
         # All of it is built before the tasks are owned: what cannot be had changes nothing.
-        stores = {past.spec.number: version.task(past.spec) for past in version.cut.tasks}
+        entries = {past.spec.number: version.entries(past.spec) for past in version.cut.tasks}
         planned = Planned(now.batch + 1, plan_hash(deployed.query), ranges)
         tell(deployed.query.name, "owning its tasks")
         if rewrite.own({}).planned != now:
             raise Unavailable("pipeline went on meanwhile", query=deployed.query.name, hint="stop it and try again")
-        entries = {number: store.database.scan(deployed.query.store) for number, store in stores.items()}
         tell(deployed.query.name, "writing the difference")
-        written = rewrite.commit(entries, planned, {}, names.group(deployed.pipeline, deployed.query.name))
+        group = names.group(deployed.pipeline, deployed.query.name)
+        written = rewrite.commit(entries, planned, {}, group, orders=orders)
         puts, deletes = sum(w.puts for w in written), sum(w.deletes for w in written)
         return Rewound(deployed.query.name, version.cut.batch, planned.batch, again, puts, deletes)
+
+
+def require_rewritable(query: Query, *, source_partitions: int) -> None:
+    """Raises `InvalidInput` unless every result that differs is sure to be written again by the records read again.
+
+    What was one batch may be parts of several the next time. Records of one partition come in the same order all the
+    same; which of two partitions' comes first can depend on the batch.
+    """
+    why = ""
+    if query.changelog:
+        why = "rows that its table's topic has compacted away are not read again, nor are their groups put right"
+    elif query.having is not None and query.emission == ON_COMMIT:
+        why = "a result that HAVING showed only between two batches is not taken back when one batch has both"
+    elif source_partitions > 1 and query.window is not None:
+        why = "records of several partitions may come in another order again, and then others are too late"
+    elif source_partitions > 1 and query.having is not None:
+        why = "records of several partitions may come in another order again, and then HAVING shows other results"
+    if why:
+        raise InvalidInput(
+            "query cannot be brought back to a version of the past",
+            query=query.name,
+            reason=why,
+            hint="clone the pipeline at that batch instead",
+        )
+
+
+def _partitions(topic: str, admin: Admin) -> int:
+    """How many there are; a topic that is gone has none, and is told when its offsets are looked at."""
+    found = admin.describe([topic]).get(topic)
+    return 0 if found is None else found.partitions
 
 
 def rewrite_of(deployed: DeployedQuery, settings: Settings) -> Rewrite:

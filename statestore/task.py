@@ -49,7 +49,7 @@ from statestore.spaces.base import ChangeColumns
 from statestore.staging import Staged
 from statestore.store import Entry, Isolation
 from statestore.transactions.indexed_batch import IndexedBatchTransaction
-from statestore.version import ChangelogPosition, TaskDatabase
+from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
 
 log = structlog.get_logger()
 # A commit that is staged comes at once; by then its driver is gone.

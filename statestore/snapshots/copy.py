@@ -37,7 +37,7 @@ class Steps:
 
     def _append(self, position: Position, at_ms: int) -> None:
         offsets = {name: at.offset for name, at in position.stores.items()}
-        self._steps.append(Step(position.batch, offsets, at_ms, position.ends))
+        self._steps.append(Step(position.batch, offsets, at_ms, position.ends, position.order))
         self._numbers += 1 + len(position.ends)
         while self._numbers > _NUMBERS_MAX and len(self._steps) > 1:
             self._drop_oldest()

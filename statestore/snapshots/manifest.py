@@ -3,7 +3,8 @@
     {"format": 1, "write_id": "…", "pipeline": …, "query": …, "task": 0, "tasks": 4, "batches_topic_id": "…",
      "store_format": 1, "plan": "…", "epoch": 7, "batch": 12, "version_at_ms": …, "taken_at_ms": …,
      "stores": {"<store>": {"topic_id": "…", "offset": 99}}, "files": [{"name": …, "sha256": …, "bytes": …}],
-     "steps": [{"batch": 12, "offsets": {"<store>": 99}, "at_ms": …, "ends": {"<source partition>": 7}}]}
+     "steps": [{"batch": 12, "offsets": {"<store>": 99}, "at_ms": …, "ends": {"<source partition>": 7},
+                "order": {"stream_time_ms": …, "dropped": 0}}]}
 
 `version_at_ms` is when the version became this store's: deletions in the changelog are safe for their retention from
 then. `steps` are the task's batches since the snapshot before, one after another and none left out, so that a batch
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from statestore.batches import Order
 from statestore.errors import DataCorrupted, FormatUnsupported
 from statestore.version import ChangelogPosition
 
@@ -36,13 +38,15 @@ class SnapshotFile:
 class Step:
     """One committed batch: the changelogs' next offsets after it, by store, and when it was applied, in ms.
 
-    `ends` are the input's next offsets after it, by source partition; empty where they were not recorded.
+    `ends` are the input's next offsets after it, by source partition; empty where they were not recorded. `order` is None
+    for tasks that do not take their records one after the other, and where it was not recorded.
     """
 
     batch: int
     offsets: dict[str, int]
     at_ms: int
     ends: dict[str, int] = field(default_factory=dict)
+    order: Order | None = None
 
 
 @dataclass(frozen=True)
@@ -84,12 +88,17 @@ def parse(body: bytes, key: str) -> Manifest:
             raise FormatUnsupported("snapshot has another format", key=key, found=fields["format"], supported=FORMAT)
         fields["stores"] = {name: ChangelogPosition(**at) for name, at in fields["stores"].items()}
         fields["files"] = tuple(SnapshotFile(**file) for file in fields["files"])
-        fields["steps"] = tuple(Step(**step) for step in fields["steps"])
+        fields["steps"] = tuple(_step(step) for step in fields["steps"])
         manifest = Manifest(**fields)
         _require_safe(manifest.files)
         return manifest
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataCorrupted("snapshot's manifest is unreadable", key=key, error=error) from error
+
+
+def _step(fields: dict[str, Any]) -> Step:
+    order = fields.pop("order", None)
+    return Step(**fields, order=None if order is None else Order(**order))
 
 
 def _require_safe(files: Iterable[SnapshotFile]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import structlog
 
-from statestore.batches import BatchesLog, DriverLog
+from statestore.batches import BatchesLog, DriverLog, Order
 from statestore.config import TaskSpec
 from statestore.errors import InvalidInput, RollforwardError
 from statestore.kafka import Admin, Reader
@@ -60,6 +60,21 @@ class Cut:
         if newest is None or not newest.ends:
             raise OutOfReach("where the input stood at the batch is not known", batch=self.batch)
         return newest.ends
+
+    def order(self, task: int) -> Order | None:
+        """The task's stream time and late records after the batch; None where nobody recorded them."""
+        step = self.tasks[task].known.at(self.batch)
+        return None if step is None else step.order
+
+    def orders(self) -> dict[int, Order]:
+        """`order` of every task, by number. Raises `OutOfReach` where nobody recorded one."""
+        found = {past.spec.number: self.order(past.spec.number) for past in self.tasks}
+        orders = {number: order for number, order in found.items() if order is not None}
+        if unknown := found.keys() - orders.keys():
+            raise OutOfReach(
+                "how far the records' time had come at the batch is not known", batch=self.batch, tasks=sorted(unknown)
+            )
+        return orders
 
     def out_of_reach(self, error: OutOfReach) -> OutOfReach:
         """The error with the nearest batches of all tasks, before and after."""

@@ -8,9 +8,10 @@ two offsets apart have nothing between them, and for any others that is not cert
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
-from statestore.batches import Recorded
+from statestore.batches import Order, Recorded
 from statestore.snapshots.manifest import Step
 
 # Offsets of one transaction on a partition of positions: its record, and the marker of its end.
@@ -28,11 +29,14 @@ class Known:
         self._next: dict[int, int] = {}
 
     def add(self, chain: Sequence[Step]) -> None:
-        """Steps one after another, none left out. Of two times of one batch the earlier is nearer to its commit."""
+        """Steps one after another, none left out. Of two times of one batch the earlier is nearer to its commit.
+
+        An order that one of two steps has was recorded, whatever the other one is from.
+        """
         for step in chain:
-            known = self.steps.get(step.batch)
-            if known is None or step.at_ms < known.at_ms:
-                self.steps[step.batch] = step
+            known = self.steps.get(step.batch, step)
+            nearer, other = (step, known) if step.at_ms < known.at_ms else (known, step)
+            self.steps[step.batch] = replace(nearer, order=other.order) if nearer.order is None else nearer
         for before, after in pairwise(chain):
             self._next[before.batch] = after.batch
 
@@ -75,7 +79,7 @@ def known_of(recorded: Sequence[Recorded], store: str, chains: Iterable[Sequence
     """From the batches topic and from manifests. `store` names the one whose beginning is known without a record."""
     known = Known(recorded[-1].position.batch if recorded else BEGIN)
     if not recorded:
-        known.add([Step(BEGIN, {store: 0}, 0)])
+        known.add([_beginning(store)])
     for chain in (*_chains(recorded, store), *chains):
         known.add(chain)
     return known
@@ -88,12 +92,16 @@ def _chains(recorded: Sequence[Recorded], store: str) -> Iterable[list[Step]]:
         if one.offset != end:
             yield chain
             # Nothing can have been before the partition's first record.
-            chain = [Step(BEGIN, {store: 0}, 0)] if one.offset == 0 else []
+            chain = [_beginning(store)] if one.offset == 0 else []
         chain.append(_step(one))
         end = one.offset + _OFFSETS_A_COMMIT
     yield chain
 
 
+def _beginning(store: str) -> Step:
+    return Step(BEGIN, {store: 0}, 0, order=Order())
+
+
 def _step(one: Recorded) -> Step:
     offsets = {name: at.offset for name, at in one.position.stores.items()}
-    return Step(one.position.batch, offsets, one.at_ms, one.position.ends)
+    return Step(one.position.batch, offsets, one.at_ms, one.position.ends, one.position.order)

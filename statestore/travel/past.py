@@ -10,8 +10,9 @@ tail there, how old the snapshot is does not matter: no deletion is missing eith
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
@@ -71,6 +72,8 @@ class PastTask:
         step = self.known.at(batch)
         if step is None:
             return [], "which of the task's batches came before is not known any more"
+        if unreadable := self._why_unreadable(step):
+            return [], unreadable
         found, refusals = [], []
         for offered in self._found.snapshots:
             manifest = offered.manifest
@@ -106,6 +109,12 @@ class PastTask:
         then = replace(self._found.position, batch=step.batch, stores=stores)
         found = replace(self._found, position=then, delete_retention_ms=_FOREVER_MS)
         return why_not_snapshot(self.spec, manifest, found, stores[self.spec.store.name])
+
+    def _why_unreadable(self, step: Step) -> str:
+        """Why nobody could tell which of the stored windows could be read then."""
+        if self.spec.store.retention_ms is None or step.order is not None:
+            return ""
+        return "how far the records' time had come was not recorded, so which windows could be read is not known"
 
     def _why_no_tail(self) -> str:
         """Why no record of the changelog may be taken for one of then."""
@@ -229,7 +238,7 @@ class PastTask:
             step = self.known.steps.get(manifest.batch) or Step(
                 manifest.batch, {name: at.offset for name, at in manifest.stores.items()}, manifest.version_at_ms
             )
-            if not self._why_not(manifest, step):
+            if not (self._why_not(manifest, step) or self._why_unreadable(step)):
                 found.append((manifest.batch, self.known.last_certain(manifest.batch)))
         bases, _ = self.bases(near)
         start = bases[0].chain[0] if bases else self._nearest_before(near)
@@ -239,8 +248,15 @@ class PastTask:
                 reached = self._read_tail(chain, lambda _chunk, _done: None)
             except OffsetsGone:
                 return found
-            found.append((start.batch, self.known.last_certain(reached)))
+            found += self._readable(step for step in chain if step.batch <= reached)
         return found
+
+    def _readable(self, chain: Iterable[Step]) -> Iterator[tuple[int, int]]:
+        """The ranges of batches, both ends included, in which every step of a chain can be read."""
+        for unreadable, steps in groupby(chain, key=self._why_unreadable):
+            if not unreadable:
+                first, *others = steps
+                yield first.batch, self.known.last_certain(others[-1].batch if others else first.batch)
 
     def _manifests(self) -> list[Manifest]:
         return [offered.manifest for offered in self._found.snapshots if offered.manifest is not None]

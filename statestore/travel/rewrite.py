@@ -26,6 +26,7 @@ from statestore.batches import (
     POSITION,
     BatchesLog,
     DriverLog,
+    Order,
     Planned,
     Position,
     encode,
@@ -119,14 +120,22 @@ class Rewrite:
         planned: Planned,
         records: Mapping[bytes, bytes],
         group: str,
+        *,
+        orders: Mapping[int, Order] | None = None,
     ) -> list[Rewritten]:
         """3 and 4. `versions` has each task's new content in the order of its keys; `planned` is the batch that it is.
 
-        `records` go into the driver's partition. Raises `Unavailable` when nothing was changed, `Fenced`.
+        `records` go into the driver's partition. `orders` say how far each task's records have come in that version;
+        None for a query that does not take them one after the other. Raises `Unavailable` when nothing was changed,
+        `Fenced`.
         """
+        orders = {} if orders is None else orders
         try:
             self._producer.begin()
-            done = [self._write(task, versions[task.spec.number], planned) for task in self._tasks]
+            done = []
+            for task in self._tasks:
+                number = task.spec.number
+                done.append(self._write(task, versions[number], planned, orders.get(number)))
             self._to_driver({PLANNED: encode(planned), DONE: encode_fields(batch=planned.batch), **records})
             ends = {(r.topic, r.partition): r.end for r in planned.ranges}
             self._producer.send_offsets(group, ends)
@@ -140,13 +149,16 @@ class Rewrite:
         reach("rewrite.committed")
         return done
 
-    def empty(self, planned: Planned, group: str, *, results: bool) -> list[Rewritten]:
+    def empty(self, planned: Planned, group: str, *, results: bool, in_record_order: bool) -> list[Rewritten]:
         """3 and 4 for versions without any key. With `results` each key gets a tombstone in the result topic as well.
 
+        Of a query that takes its records one after the other no time has come yet.
         Raises `Unavailable` when nothing was changed, `Fenced`.
         """
         self._tombstones = results
-        return self.commit({spec.number: iter(()) for spec in self.specs}, planned, {}, group)
+        numbers = [spec.number for spec in self.specs]
+        orders = {number: Order() for number in numbers} if in_record_order else None
+        return self.commit({number: iter(()) for number in numbers}, planned, {}, group, orders=orders)
 
     def _to_driver(self, records: Mapping[bytes, bytes], offsets: list[int] | None = None) -> None:
         for key, value in records.items():
@@ -158,7 +170,7 @@ class Rewrite:
                 on_offset=None if offsets is None else offsets.append,
             )
 
-    def _write(self, task: Task, version: Iterator[Entry], planned: Planned) -> Rewritten:
+    def _write(self, task: Task, version: Iterator[Entry], planned: Planned, order: Order | None) -> Rewritten:
         """One task's difference and position."""
         spec, store = task.spec, task.spec.store
         following = [task.changelog_offset()]
@@ -191,7 +203,7 @@ class Rewrite:
         self._producer.flush()
         at = {store.name: ChangelogPosition(store.changelog_topic_id, following[0])}
         ends = {str(r.partition): r.end for r in planned.ranges}
-        position = Position(planned.batch, self._epoch, self._plan, at, ends, digest=digest.digest)
+        position = Position(planned.batch, self._epoch, self._plan, at, ends, order, digest.digest)
         self._producer.produce(spec.batches_topic, key=POSITION, value=encode(position), partition=spec.number)
         reach("rewrite.position-sent")
         return Rewritten(spec.name, puts, deletes)

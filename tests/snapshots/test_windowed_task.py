@@ -30,10 +30,11 @@ def windowed(world: TaskWorld) -> TaskWorld:
     return world
 
 
-def commit(world: TaskWorld, windows: dict[Window, bytes], stream_time_ms: int, dropped: int = 0) -> None:
-    """Stage and commit the next batch: state and result of each window."""
-    batch = stage_windows(world.running, windows, Order(stream_time_ms, dropped))
-    assert world.running.commit(batch=batch, attempt=1, plan=PLAN)
+def commit(world: TaskWorld, windows: dict[Window, bytes], stream_time_ms: int | None, dropped: int = 0) -> None:
+    """Stage and commit the next batch: state and result of each window. Without a stream time none is recorded."""
+    order = None if stream_time_ms is None else Order(stream_time_ms, dropped)
+    batch = stage_windows(world.running, windows, order)
+    assert world.running.commit(batch=batch, attempt=1, plan=PLAN, ends={"0": batch + 1})
 
 
 def content(world: TaskWorld) -> dict[Window, bytes]:

@@ -27,6 +27,7 @@ def run_child(
         "name": world.spec.pipeline,
         "folder": str(world.spec.folder.parent),
         "config": asdict(world.config),  # type: ignore[call-overload]
+        "retention_ms": world.spec.store.retention_ms,
     }
     text = "\n".join(json.dumps(line) for line in (about, *steps)) + "\n"
     log = points / "child.log"

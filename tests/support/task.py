@@ -29,11 +29,13 @@ from statestore.kafka import Admin, Reader, Topic, TransactionalProducer
 from statestore.layouts.window import pack
 from statestore.objects.base import ObjectStore
 from statestore.partitioner import tasks_of
+from statestore.placement import Placement
 from statestore.snapshots.repository import Repository
 from statestore.snapshots.restore import restore_snapshot
 from statestore.snapshots.schedule import Snapshotter
 from statestore.snapshots.service import Snapshots
 from statestore.staging import EMIT_NOTHING, SCHEMA
+from statestore.store import Isolation
 from statestore.task import Opened, Task
 from statestore.travel.cut import Cut, look_back
 from statestore.travel.past import OutOfReach
@@ -209,9 +211,9 @@ class TaskWorld:
             before = rewrite.own({}).planned
             assert before is not None
             planned = Planned(before.batch + 1, PLAN, self._ranges(cut.ends()))
-            return rewrite.commit(
-                {self.spec.number: database.database.scan("s")}, planned, {}, f"{self.spec.pipeline}-q"
-            )[0]
+            entries = {self.spec.number: Placement(self.spec.store).scan(database.database)}
+            orders = None if self.spec.store.retention_ms is None else cut.orders()
+            return rewrite.commit(entries, planned, {}, f"{self.spec.pipeline}-q", orders=orders)[0]
         finally:
             rewrite.close()
             database.close()
@@ -222,14 +224,16 @@ class TaskWorld:
         return look_back([self.spec], self.reader, self.admin, self.snapshots, batch=batch, at_ms=at_ms)
 
     def past(self, folder: Path, *, batch: int | None = None, at_ms: int | None = None) -> dict[bytes, bytes]:
-        """The store's content at a batch or a time, built in `folder`, without times."""
+        """What could be read of the store at a batch or a time, built in `folder`, without times."""
         cut = self.look_back(batch=batch, at_ms=at_ms)
         try:
             database = cut.tasks[0].build(cut.batch, folder, self.rocks, pin_life_s=600)
         except OutOfReach as error:
             raise cut.out_of_reach(error) from error
+        order = cut.order(self.spec.number)
+        now = -1 if order is None else order.stream_time_ms
         try:
-            return dict(self._plain(database.database.scan("s")))
+            return dict(self._plain(Placement(self.spec.store).scan(database.database, stream_time_ms=now)))
         finally:
             database.close()
             shutil.rmtree(folder)
@@ -250,8 +254,8 @@ class TaskWorld:
     # Looking.
 
     def entries(self) -> dict[bytes, bytes]:
-        """The store's content, without times."""
-        return dict(self._plain(self.running.store.scan("s", lower=None, upper=None)))
+        """What can be read of the store, without times."""
+        return dict(self._plain(self.running.entries(None, None, Isolation.READ_COMMITTED)))
 
     @staticmethod
     def _plain(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
@@ -271,9 +275,17 @@ class TaskWorld:
             database.close()
 
 
-def commit_batch(task: Task, batch: int, changes: Mapping[bytes, bytes], *, plan: str, ends: Mapping[str, int]) -> None:
+def commit_batch(
+    task: Task,
+    batch: int,
+    changes: Mapping[bytes, bytes],
+    *,
+    plan: str,
+    ends: Mapping[str, int],
+    order: Order | None = None,
+) -> None:
     """Stage and commit a batch of a running task, as the engine does."""
-    staged = task.begin_stage(batch=batch, attempt=1, token=task.token)
+    staged = task.begin_stage(batch=batch, attempt=1, token=task.token, order=order)
     now = time.time_ns() // 1_000_000
     keys, count = list(changes), len(changes)
     columns = [
@@ -291,7 +303,7 @@ def commit_batch(task: Task, batch: int, changes: Mapping[bytes, bytes], *, plan
     assert task.commit(batch=batch, attempt=1, plan=plan, ends=ends)
 
 
-def stage_windows(task: Task, windows: Mapping[tuple[bytes, int], bytes], order: Order) -> int:
+def stage_windows(task: Task, windows: Mapping[tuple[bytes, int], bytes], order: Order | None) -> int:
     """Stage the next batch of a task with windows: state and result of each key and start. Gives the batch's number."""
     batch = task.committed_batch + 1
     staged = task.begin_stage(batch=batch, attempt=1, token=task.token, order=order)

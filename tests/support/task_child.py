@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ def main() -> None:
     about = json.loads(sys.stdin.readline())
     config = SnapshotConfig(**{**about["config"], "objects": ObjectsConfig(**about["config"]["objects"])})
     world = TaskWorld(about["kafka"], about["name"], Path(about["folder"]), config)
+    world.spec = replace(world.spec, store=replace(world.spec.store, retention_ms=about["retention_ms"]))
     for line in sys.stdin:
         print(json.dumps(_step(world, json.loads(line)), default=str), file=sys.__stdout__, flush=True)
 

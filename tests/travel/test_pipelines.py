@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,10 +18,22 @@ from pipelines.plan import plan_hash
 from pipelines.registry import Registry
 from pipelines.rewind import rewind
 from pipelines.settings import Settings
-from statestore.batches import DONE, DRIVER, PLANNED, BatchesLog, DriverLog, Planned, Range, encode, encode_fields
+from statestore.batches import (
+    DONE,
+    DRIVER,
+    PLANNED,
+    BatchesLog,
+    DriverLog,
+    Order,
+    Planned,
+    Range,
+    encode,
+    encode_fields,
+)
 from statestore.config import KafkaConfig
 from statestore.errors import InvalidInput
 from statestore.kafka import Admin, GroupOffsets, Reader, Topic, TransactionalProducer
+from statestore.layouts.local import PREFIX
 from statestore.partitioner import task_of
 from statestore.snapshots.schedule import Snapshotter
 from statestore.snapshots.service import Snapshots
@@ -31,41 +44,52 @@ from tests.support.task import ROCKS, commit_batch
 SQL = """CREATE STREAM s (a VARCHAR, n INT) WITH (kafka_topic = '{topic}', value_format = 'json');
 CREATE TABLE q AS SELECT a, COUNT(*) AS records FROM s GROUP BY a EMIT CHANGES;
 """
+TABLE_SQL = """CREATE TABLE s (k VARCHAR PRIMARY KEY, a VARCHAR) WITH (kafka_topic = '{topic}', value_format = 'json');
+CREATE TABLE q AS SELECT a, COUNT(*) AS records FROM s GROUP BY a EMIT CHANGES;
+"""
 Model = dict[bytes, bytes]
 
 
 class Written:
     """A deployed pipeline whose batches are committed by hand; `models` is its store after each."""
 
-    def __init__(self, kafka: str, name: str, home: Path) -> None:
+    def __init__(self, kafka: str, name: str, home: Path, sql: str = SQL) -> None:
         self.settings: Settings = settings_for(home, kafka, tasks=2)
         self.kafka = self.settings.kafka_config()
         self.admin = Admin(self.kafka)
         self.source: Topic = self.admin.create(f"{name}-in", partitions=1, settings={})
         self.registry = Registry(self.settings.metastore)
-        deploy(SQL.format(topic=self.source.name), name, self.settings, self.registry)
+        deploy(sql.format(topic=self.source.name), name, self.settings, self.registry)
         self.row = self.registry.pipeline(name)
         self.deployed: DeployedQuery = deployed_queries(self.row)[0]
         self.models: list[Model] = []
 
     def batch(self, changes: Model, *, snapshot: bool = False) -> None:
         """Commit a batch of one source record; a task without rows commits nothing."""
+        tasks = self.deployed.query.tasks
+        by_task: dict[int, Model] = defaultdict(dict)
+        for key, value in changes.items():
+            by_task[task_of(key, tasks)][key] = value
+        self.commit(by_task, {}, snapshot=snapshot)
+        self.models.append({**(self.models[-1] if self.models else {}), **changes})
+
+    def commit(self, changes: Mapping[int, Model], orders: Mapping[int, Order], *, snapshot: bool) -> None:
+        """Commit the next batch, with each task's changes."""
         batch, specs = len(self.models), self.deployed.task_specs(self.settings.states)
         plan, config = plan_hash(self.deployed.query), self.settings.snapshot_config()
         assert config is not None
         epoch = self._driver({DRIVER: encode_fields(started_at=time.time(), plan=plan)})
         for spec in specs:
-            mine = {key: value for key, value in changes.items() if task_of(key, spec.tasks) == spec.number}
+            mine, order = changes.get(spec.number), orders.get(spec.number)
             task = Task(spec, epoch, self.kafka, ROCKS, transactions=True, snapshots=Snapshots(config))
             task.open()
-            if mine:
-                commit_batch(task, batch, mine, plan=plan, ends={"0": batch + 1})
+            if mine or order:
+                commit_batch(task, batch, mine or {}, plan=plan, ends={"0": batch + 1}, order=order)
             if snapshot and task.committed_batch >= 0:
                 Snapshotter(config, list).take(task)
             task.close()
         ranges = (Range(self.source.name, self.source.topic_id, 0, batch, batch + 1),)
         self._driver({PLANNED: encode(Planned(batch, plan, ranges)), DONE: encode_fields(batch=batch)})
-        self.models.append({**(self.models[-1] if self.models else {}), **changes})
 
     def _driver(self, records: Mapping[bytes, bytes]) -> int:
         return self.drive(self.deployed, records)
@@ -149,6 +173,24 @@ def test_a_query_of_several_tasks_is_read_copied_and_brought_back(written: Writt
     assert (1, 4, 5, 0) == (went.batch, went.as_batch, went.puts, went.deletes)
     assert [*models, models[1]] == [written.content(original, batch) for batch in range(5)]
     assert (4, 2) == (written.log(original).done, written.group_offset(original))
+
+
+def test_a_table_s_aggregation_is_copied_with_what_its_rows_count_for(kafka: str, unique: str, tmp_path: Path) -> None:
+    written = Written(kafka, unique, tmp_path / "home", TABLE_SQL)
+    row_of, order = PREFIX + b"row", Order(7, 0)
+    group = next(key for key in (b"g%d" % n for n in range(9)) if task_of(key, 2) == 1)
+    # Every task keeps what a row counts for, and one of them the group.
+    written.commit({0: {row_of: b"elsewhere"}, 1: {group: b"1", row_of: group}}, {0: order, 1: order}, snapshot=True)
+    written.models.append({})
+    cloned, copy = written.clone(f"{unique}_copy")
+    assert (0, 1) == (cloned.batch, cloned.keys), "entries of rows are no keys"
+    with past_version(copy, written.settings) as version:
+        tasks = [dict(version.entries(spec)) for spec in copy.task_specs(written.settings.states)]
+    found = [{key: value[8:] for key, value in entries.items()} for entries in tasks]
+    assert [{row_of: b"elsewhere"}, {group: b"1", row_of: group}] == found
+    with pytest.raises(InvalidInput, match="cannot be brought back"):
+        rewind(written.deployed, written.settings, written.registry, batch=0, at_ms=None)
+    written.registry.close()
 
 
 def test_what_could_not_be_right_is_refused(written: Written, unique: str) -> None:
