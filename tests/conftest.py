@@ -13,6 +13,7 @@ from infra.stack import Stack
 from ops.environment import with_spark
 from pipelines.settings import Settings
 from tests.support.pipeline import settings_for
+from tests.support.s3 import MinistackServer, S3ProxyServer
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +49,20 @@ def settings(tmp_path: Path, kafka: str, machine: Settings) -> Settings:
         # Tests start many short drivers: the quick compiler alone halves the CPU of a start.
         spark_conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
     )
+
+
+@pytest.fixture(scope="session")
+def s3proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3ProxyServer]:
+    server = S3ProxyServer(tmp_path_factory.mktemp("s3proxy"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinistackServer]:
+    server = MinistackServer(tmp_path_factory.mktemp("ministack"))
+    yield server
+    server.stop()
 
 
 @pytest.fixture

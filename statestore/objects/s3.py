@@ -38,6 +38,8 @@ _REFUSED = {
     *("403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "InvalidBucketName"),
     *("AuthorizationHeaderMalformed", "ExpiredToken", "PermanentRedirect", "InvalidRequest", "InvalidArgument"),
 }
+# Answers to more requests than the bucket takes just now; one to HEAD has no body and so no other code.
+_THROTTLED = {"SlowDown", "ServiceUnavailable", "503", "TooManyRequests", "RequestLimitExceeded", "Throttling"}
 _DELETE_MAX = 1000
 _SMALL = 64 * 1024
 _CONFLICT_TRIES = 5
@@ -95,6 +97,15 @@ class S3Objects(ObjectStore):
                 code=code,
                 error=error,
                 hint="check bucket, credentials and region",
+            )
+        if code in _THROTTLED:
+            return Unavailable(
+                f"object storage asks us to slow down: {what}",
+                url=self.url,
+                key=key,
+                endpoint=self._where,
+                error=error,
+                hint="lower snapshot_parallel, or raise what the storage allows",
             )
         return self._unavailable(what, key, error)
 

@@ -7,25 +7,39 @@
     5 pins        are read
     6 files       that no kept manifest and no living pin names, and that are older than `minimum_age_s`, are deleted
 
-The minimum age is for what a paused or slow writer sends late: it is longer than any pin lives.
+The minimum age is for what a paused or slow writer sends late: it is longer than any pin lives. A deletion without an
+answer may still take place, and would then take a file that a snapshot has begun to reuse: so a mark stays for a while
+after one.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import structlog
+
 from statestore.config import SnapshotConfig
-from statestore.errors import DataCorrupted
+from statestore.errors import DataCorrupted, RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.objects.base import ObjectInfo
-from statestore.snapshots.leases import Lease, drop_lease, put_dated_lease, read_leases
+from statestore.snapshots.leases import DatedLease, Lease, drop_lease, put_dated_lease, put_lease, read_leases
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository, Unreadable
 
 # Between two looks at the mark's life; also the most that S3 deletes with one request.
 _CHUNK = 1000
+# Longer than a request that nobody waits for any more is on its way.
+_DOUBT_S = 900.0
+
+log = structlog.get_logger()
+
+
+class DeletionInDoubt(Unavailable):
+    """A deletion was not answered."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +68,7 @@ def collect(repository: Repository, config: SnapshotConfig, *, dry_run: bool = F
     """
     started = time.monotonic()
     objects, layout = repository.objects, repository.layout
-    mark = put_dated_lease(objects, layout.marks, "collection", (), config.pin_life_s)
-    try:
+    with _marked(repository, config) as mark:
         reach("collect.marked")
         files = list(objects.list(layout.files))
         reach("collect.listed")
@@ -74,8 +87,6 @@ def collect(repository: Repository, config: SnapshotConfig, *, dry_run: bool = F
             ended = [*pins.ended, *read_leases(objects, layout.marks, mark.now_s).ended]
             _delete(repository, mark, [*(file.key for file in garbage), *ended], "collect.in-files")
         reach("collect.files-deleted")
-    finally:
-        drop_lease(objects, mark)
     return Collected(
         prefix=layout.prefix,
         dry_run=dry_run,
@@ -87,6 +98,27 @@ def collect(repository: Repository, config: SnapshotConfig, *, dry_run: bool = F
         files_pinned=len(pins.files),
         seconds=time.monotonic() - started,
     )
+
+
+@contextmanager
+def _marked(repository: Repository, config: SnapshotConfig) -> Iterator[DatedLease]:
+    """Step 1. The mark goes at the end; while a deletion is in doubt a new one of a short life takes its place."""
+    objects, marks = repository.objects, repository.layout.marks
+    mark = put_dated_lease(objects, marks, "collection", (), config.pin_life_s)
+    try:
+        yield mark
+    except DeletionInDoubt:
+        try:
+            put_lease(objects, marks, "collection", (), min(_DOUBT_S, config.pin_life_s))
+        except RollforwardError as error:
+            log.warning("collection's mark stays until it ends", lease=mark.key, error=str(error))
+            raise
+        drop_lease(objects, mark)
+        raise
+    except BaseException:
+        drop_lease(objects, mark)
+        raise
+    drop_lease(objects, mark)
 
 
 def _manifests(repository: Repository) -> list[Manifest]:
@@ -138,5 +170,8 @@ def _is_still_old(repository: Repository, file: ObjectInfo, config: SnapshotConf
 def _delete(repository: Repository, mark: Lease, keys: list[str], point: str) -> None:
     for start in range(0, len(keys), _CHUNK):
         mark.require_alive()
-        repository.objects.delete(keys[start : start + _CHUNK])
+        try:
+            repository.objects.delete(keys[start : start + _CHUNK])
+        except Unavailable as error:
+            raise DeletionInDoubt(error.message, hint=error.hint, **error.fields) from error
         reach(point)

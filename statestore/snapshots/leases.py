@@ -9,8 +9,8 @@ Two rules make collecting safe beside taking and restoring, with nothing but str
     collecting  puts its mark before it lists anything, deletes manifests, then reads pins, then deletes files
 
 Several collections at once are harmless: each follows the rule by itself. A lease says how many seconds it lives,
-counted from its object's time by the storage's clock. Whoever holds one stops what it does before that by its own
-monotonic clock, which it started earlier.
+counted from its object's time by the storage's clock. Whoever holds one stops what it does at nine tenths of that by its
+own monotonic clock, which it started earlier: its last request may be on its way for the rest.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from statestore.errors import RollforwardError, Unavailable
 from statestore.objects.base import ObjectMissing, ObjectStore
 
 log = structlog.get_logger()
+_HOLDERS_PART = 0.9
 
 
 @dataclass(frozen=True)
 class Lease:
-    """A pin or mark of ours. `ends_at` is on this process's monotonic clock."""
+    """A pin or mark of ours. `ends_at`, when its holder stops, is on this process's monotonic clock."""
 
     key: str
     kind: str
@@ -57,7 +58,7 @@ class DatedLease(Lease):
 def put_lease(objects: ObjectStore, prefix: str, kind: str, files: Iterable[str], life_s: float) -> Lease:
     """Put a pin or a mark, below the prefix of its sort, that lives for `life_s` seconds."""
     # Our clock begins before the storage's, so it ends first.
-    ends_at = time.monotonic() + life_s
+    ends_at = time.monotonic() + _HOLDERS_PART * life_s
     key = f"{prefix}{secrets.token_hex(8)}.json"
     objects.put(key, json.dumps({"kind": kind, "life_s": life_s, "files": sorted(set(files))}).encode())
     return Lease(key, kind, ends_at)

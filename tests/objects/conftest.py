@@ -1,4 +1,4 @@
-"""One server of each kind a session, one prefix a test."""
+"""One prefix a test on the session's servers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,7 @@ import pytest
 from statestore.config import ObjectsConfig
 from statestore.objects.base import ObjectStore
 from statestore.objects.open import open_objects
-from tests.support.s3 import MinistackServer, RunningServer, S3ProxyServer
-
-
-@pytest.fixture(scope="session")
-def s3proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3ProxyServer]:
-    server = S3ProxyServer(tmp_path_factory.mktemp("s3proxy"))
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="session")
-def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinistackServer]:
-    server = MinistackServer(tmp_path_factory.mktemp("ministack"))
-    yield server
-    server.stop()
+from tests.support.s3 import RunningServer
 
 
 @pytest.fixture(params=["s3proxy", "ministack"])

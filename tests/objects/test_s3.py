@@ -1,4 +1,4 @@
-"""S3 alone: credentials, addressing, encryption, doubt, and a server that is killed in the middle."""
+"""S3 alone: credentials, addressing, encryption, doubt, throttling, and a server that is killed in the middle."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 
 from statestore.errors import InvalidConfig, Unavailable
 from statestore.objects.s3 import S3Objects
-from tests.support.s3 import RunningServer, S3ProxyServer
+from tests.support.s3 import RunningServer, S3ProxyServer, SlowDowns
 
 BUCKET = "rollforward"
 
@@ -184,3 +185,63 @@ def test_a_server_that_is_away_is_unavailable(s3proxy: S3ProxyServer) -> None:
         with pytest.raises(Unavailable, match="does not answer"):
             call()
     assert time.monotonic() - started < 60
+
+
+def _every_call(store: S3Objects, folder: Path) -> dict[str, Callable[[], object]]:
+    """One call of each sort, each on objects of its own but for those that read `there`."""
+    (folder / "large").write_bytes(b"x" * (PART + 1))
+    return {
+        "put": lambda: store.put("put", b"x"),
+        "put_if_absent": lambda: store.put_if_absent("absent", b"x"),
+        "get": lambda: store.get("there"),
+        "head": lambda: store.head("there"),
+        "list": lambda: list(store.list("")),
+        "refresh": lambda: store.refresh("there"),
+        "delete": lambda: store.delete(["nothing"]),
+        "upload": lambda: store.upload(folder / "large", "large"),
+        "download": lambda: store.download("there", folder / "there"),
+    }
+
+
+PART = 5 * 1024 * 1024
+OPERATIONS = {
+    *("PutObject", "GetObject", "HeadObject", "ListObjectsV2", "CopyObject", "DeleteObjects"),
+    "CreateMultipartUpload",
+}
+
+
+def test_calls_outlast_a_throttled_bucket_by_waiting(server: RunningServer, tmp_path: Path) -> None:
+    """A client that asked again at once would have used up its attempts long before the bucket takes requests again."""
+    store = store_of(server, part_bytes=PART)
+    store.put("there", b"x")
+    slow = SlowDowns(store, for_s=1.0)
+    calls = _every_call(store, tmp_path)
+    started = time.monotonic()
+    with ThreadPoolExecutor(len(calls)) as workers:
+        done = dict(zip(calls, workers.map(lambda call: call(), calls.values()), strict=True))
+    assert time.monotonic() - started >= 1.0
+    assert set(slow.refused) >= OPERATIONS
+    assert (True, b"x", True) == (done["put_if_absent"], done["get"], done["refresh"])
+    assert (PART + 1, b"x") == (store.head("large").bytes, (tmp_path / "there").read_bytes())  # type: ignore[union-attr]
+
+
+def test_a_bucket_that_stays_throttled_is_unavailable_in_bounded_time(s3proxy: S3ProxyServer, tmp_path: Path) -> None:
+    store = store_of(s3proxy, part_bytes=PART, attempts=3)
+    store.put("there", b"x")
+    slow = SlowDowns(store, chance=1.0)
+    calls = _every_call(store, tmp_path)
+
+    def refused(call: Callable[[], object]) -> str:
+        with pytest.raises(Unavailable) as found:
+            call()
+        return str(found.value)
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(len(calls)) as workers:
+        messages = list(workers.map(refused, calls.values()))
+    # Two pauses of at most one and two seconds; a conditional put reads back.
+    assert time.monotonic() - started < 2 * 3 + 5
+    assert all("slow down" in message and "snapshot_parallel" in message for message in messages), messages
+    # Put and the conditional one; get and its reading back; head, and the download's question.
+    twice = dict.fromkeys(("PutObject", "GetObject", "HeadObject"), 6)
+    assert dict.fromkeys(OPERATIONS, 3) | twice == slow.refused

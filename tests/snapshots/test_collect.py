@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
 from statestore.config import ObjectsConfig, SnapshotConfig
 from statestore.errors import DataCorrupted, Unavailable
-from statestore.objects.base import ObjectMissing
+from statestore.objects.base import ObjectMissing, ObjectStore
 from statestore.objects.local import LocalObjects
 from statestore.snapshots.collect import collect
 from statestore.snapshots.hashes import Hashes
@@ -22,6 +25,7 @@ from statestore.snapshots.repository import Repository
 from statestore.snapshots.restore import restore_snapshot
 from statestore.snapshots.take import take_snapshot
 from statestore.version import ChangelogPosition
+from tests.support.faulty import DELAY_MAX_S, FaultyObjects
 
 LIFE_S, AGE_S = 300.0, 600.0
 CONFIG = SnapshotConfig(ObjectsConfig("file:///unused"), keep=1, retention_s=0, minimum_age_s=AGE_S, pin_life_s=LIFE_S)
@@ -30,9 +34,9 @@ CONFIG = SnapshotConfig(ObjectsConfig("file:///unused"), keep=1, retention_s=0, 
 class World:
     """Snapshots of folders with made-up files: what collections see of a store."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, objects: ObjectStore | None = None) -> None:
         self.folder = folder
-        self.repository = Repository(LocalObjects(folder / "objects"), TaskLayout("p/q/id/0/", "id"))
+        self.repository = Repository(objects or LocalObjects(folder / "objects"), TaskLayout("p/q/id/0/", "id"))
 
     def take(self, batch: int, files: dict[str, bytes]) -> None:
         copy = self.folder / f"copy-{batch}"
@@ -165,8 +169,6 @@ def test_a_restore_that_begins_while_its_snapshot_goes_fails_or_is_whole(world: 
 
 def _collect_with(case: World, step: int, work: object) -> None:
     """Collect, and do `work` when the collection reaches its `step`-th step."""
-    from unittest.mock import patch
-
     names = ("collect.marked", "collect.listed", "collect.manifests-deleted", "collect.pins-read")
 
     pending = [names[step]]
@@ -203,3 +205,48 @@ def test_two_collections_at_once_are_harmless(world: World) -> None:
         _collect_with(world, step, other)
     assert {"a": b"shared", "c": b"newer"} == world.restored(2)
     assert [] == list(world.repository.objects.list(world.repository.layout.marks))
+
+
+def test_a_deletion_that_arrives_late_takes_nothing_that_was_reused_meanwhile(tmp_path: Path) -> None:
+    """Its collection has failed by then, and may not let snapshots begin."""
+    objects = FaultyObjects(LocalObjects(tmp_path / "objects"), chance=1.0)
+    world = World(tmp_path, objects)
+    world.take(1, {"a": b"shared", "b": b"old"})
+    world.take(2, {"a": b"shared", "c": b"newer"})
+    objects.advance(2 * AGE_S)
+    deletions = []
+
+    def files_late(keys: Iterable[str], delete: Callable[[Iterable[str]], None] = objects.delete) -> None:
+        listed = list(keys)
+        is_files = listed[0].startswith(world.repository.layout.files)
+        deletions.append(is_files)
+        objects.begin({"late"} if is_files else (), 0)
+        try:
+            delete(listed)
+        finally:
+            objects.begin((), 0)
+
+    objects.delete = files_late  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        world.collect()
+    assert deletions[1]
+    with pytest.raises(Unavailable, match="being collected"):
+        world.take(3, {"b": b"old"})
+    objects.land()
+    # What nobody waits for any more has arrived or is lost when the mark ends.
+    objects.advance(LIFE_S + 1)
+    world.take(4, {"b": b"old"})
+    assert {"b": b"old"} == world.restored(4)
+
+
+def test_nothing_is_deleted_at_the_end_of_a_marks_life(tmp_path: Path) -> None:
+    """A deletion that is asked for then would take place when snapshots may begin."""
+    objects = FaultyObjects(LocalObjects(tmp_path / "objects"))
+    world = World(tmp_path, objects)
+    world.take(1, {"b": b"old"})
+    world.take(2, {"c": b"newer"})
+    objects.advance(2 * AGE_S)
+    clock = SimpleNamespace(monotonic=lambda: objects.now_s)
+    with patch("statestore.snapshots.leases.time", clock), pytest.raises(Unavailable, match="took longer"):
+        _collect_with(world, 3, lambda: objects.advance(LIFE_S - 2 * DELAY_MAX_S / 3))
+    assert {sha256(b"old").hexdigest(), sha256(b"newer").hexdigest()} == set(world.repository.files())

@@ -1,8 +1,9 @@
-"""Any order of writing, snapshots, collections, crashes and recoveries, over storage that fails, against a model of
-all committed versions.
+"""Any order of writing, snapshots, collections, crashes and recoveries, to the newest version and to those of the
+past, over storage that fails, against a model of all committed versions.
 
-After every step: each manifest that reads back restores to exactly its batch. A stale listing may show what is gone
-for a while, so listings are stale by one call at most and collections look again.
+Storage is a folder or a real S3 server; a changelog in memory follows Kafka's rules. Recovery is the product's own:
+planner, restore, replay, and the way to a batch of the past. After every step: each manifest that reads back restores
+to exactly its batch. While a request is delayed, somebody else collects, or takes a snapshot.
 """
 
 from __future__ import annotations
@@ -10,144 +11,300 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from statestore.config import ObjectsConfig, RocksConfig, SnapshotConfig
-from statestore.errors import DataCorrupted, RollforwardError
-from statestore.objects.base import ObjectMissing
+from statestore.batches import DONE, POSITION, BatchesLog, Position, encode, encode_fields
+from statestore.bring_up import BringUp
+from statestore.config import ObjectsConfig, RocksConfig, SnapshotConfig, StoreSpec, TaskSpec
+from statestore.errors import RollforwardError
+from statestore.layouts.timestamped import pack
+from statestore.listener import RestoreListener
+from statestore.objects.base import ObjectMissing, ObjectStore
 from statestore.objects.local import LocalObjects
+from statestore.objects.s3 import S3Objects
+from statestore.planning.facts import gather, with_snapshots
+from statestore.planning.plan import Way, needs_snapshots
+from statestore.planning.rates import Rates
 from statestore.snapshots.collect import collect
+from statestore.snapshots.copy import Steps, describe
 from statestore.snapshots.hashes import Hashes
-from statestore.snapshots.layout import TaskLayout
 from statestore.snapshots.manifest import Manifest
-from statestore.snapshots.repository import Repository, Unreadable
+from statestore.snapshots.repository import Repository
 from statestore.snapshots.restore import restore_snapshot
+from statestore.snapshots.service import Snapshots
 from statestore.snapshots.take import take_snapshot
-from statestore.spaces.base import Changes
+from statestore.travel.cut import Cut, look_back
+from statestore.travel.past import OutOfReach
 from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
 from tests.support.faulty import KINDS, FaultyObjects
+from tests.support.memory_log import MemoryLogs
+from tests.support.s3 import BUCKET, RunningServer, SlowDowns
 
-LIFE_S, AGE_S = 300.0, 1_000.0
+LIFE_S, AGE_S, DELETIONS_S = 300.0, 1_000.0, 2_000.0
 CONFIG = SnapshotConfig(ObjectsConfig("file:///x"), keep=2, retention_s=500.0, minimum_age_s=AGE_S, pin_life_s=LIFE_S)
 ROCKS = RocksConfig(write_buffer_bytes=64 * 1024, block_cache_bytes=1024 * 1024)
+CHANGES, BATCHES = ("changes", 0), ("batches", 0)
 Model = dict[bytes, bytes]
+Changes = dict[bytes, bytes | None]
+
+some_changes = st.dictionaries(
+    st.sampled_from([b"a", b"b", b"c", b"d", b"e"]), st.one_of(st.none(), st.binary(max_size=3)), max_size=4
+)
+some_faults = st.sets(st.sampled_from(KINDS))
+# Of those who only read.
+reading_faults = st.sets(st.sampled_from(("before", "truncated", "delayed", "throttled")))
+some_seed = st.integers(0, 2**16)
 
 
 class SnapshotMachine(RuleBasedStateMachine):
-    """One task's store, its snapshots, and the model: every committed version by batch."""
+    """One task's store, its changelog, its snapshots, and the model: every committed version by batch."""
+
+    parallel = 1
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="snapshots-"))
-        self.objects = FaultyObjects(LocalObjects(self.folder / "objects"))
-        self.repository = Repository(self.objects, TaskLayout("p/q/id/0/", "id"))
+        self.objects = FaultyObjects(self.make_objects(), parallel=self.parallel)
+        self.spec = TaskSpec(
+            "p", "q", 0, 1, "batches", "out", "dead", StoreSpec("s", "changes", "c"), self.folder / "0"
+        )
+        self.logs = MemoryLogs({"changes": "c", "batches": "b"}, lambda: self.objects.now_s, retention_s=DELETIONS_S)
+        self.snapshots = Snapshots(CONFIG, self.objects)
+        self.repository = self.snapshots.repository(self.spec, "b")
         self.models: dict[int, Model] = {-1: {}}
-        self.batch = -1
-        self.hashes = Hashes()
+        self.position: Position | None = None
+        self.version_at_ms = 0
+        self.steps, self.hashes = Steps(), Hashes()
         self.database = self._open()
-        self.number = 0
+        self.is_compacted = False
+        self.checked: list[object] = []
+        # Leases end by the clock that the delays move.
+        self.clock = patch("statestore.snapshots.leases.time", SimpleNamespace(monotonic=lambda: self.objects.now_s))
+        self.clock.start()
+
+    def make_objects(self) -> ObjectStore:
+        return LocalObjects(self.folder / "objects")
 
     def _open(self) -> TaskDatabase:
         return TaskDatabase(self.folder / "0", ["s"], ROCKS)
 
+    @property
+    def batch(self) -> int:
+        return -1 if self.position is None else self.position.batch
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.objects.now_s * 1000)
+
     def teardown(self) -> None:
+        self.clock.stop()
         self.database.close()
+        self.objects.inner.close()
         shutil.rmtree(self.folder)
 
-    @rule(changes=st.dictionaries(st.binary(min_size=1, max_size=1), st.one_of(st.none(), st.binary(max_size=3))))
-    def write(self, changes: dict[bytes, bytes | None]) -> None:
-        """A batch commits and is applied."""
-        self.batch += 1
-        self._apply(changes.items())
-        model = {**self.models[self.batch - 1], **changes}
-        self.models[self.batch] = {key: value for key, value in model.items() if value is not None}
+    # Writing.
 
-    def _apply(self, changes: Changes) -> None:
-        checkpoint = Checkpoint(self.batch, {"s": ChangelogPosition("t", self.batch)})
-        space, entries = self.database.entries(checkpoint)
-        self.database.database.write({"s": changes, space: entries})
+    @rule(changes=some_changes)
+    def write(self, changes: Changes) -> None:
+        """A batch commits and is applied."""
+        position = self._commit(changes)
+        written = {key: None if value is None else pack(value, self.now_ms) for key, value in changes.items()}
+        space, entries = self.database.entries(Checkpoint(position.batch, position.stores))
+        self.database.database.write({"s": written.items(), space: entries})
+        self.version_at_ms = self.now_ms
+        self.steps.add(position)
+
+    def _commit(self, changes: Changes) -> Position:
+        """In Kafka alone. A batch ends behind its last record, where its marker stands."""
+        offset = 0 if self.position is None else self.position.stores["s"].offset
+        if changes:
+            offset = self.logs.end(*CHANGES) + len(changes)
+        batch = self.batch + 1
+        self.position = Position(batch, 1, "plan", {"s": ChangelogPosition("c", offset)}, {"0": batch + 1})
+        record = (POSITION, encode(self.position))
+        self.logs.transaction({CHANGES: list(changes.items()), BATCHES: [record]})
+        self.logs.transaction({("batches", 1): [(DONE, encode_fields(batch=batch))]})
+        model = {**self.models[batch - 1], **changes}
+        self.models[batch] = {key: value for key, value in model.items() if value is not None}
+        return self.position
+
+    @rule(changes=some_changes)
+    def give_up(self, changes: Changes) -> None:
+        """A transaction is aborted."""
+        self.logs.transaction({CHANGES: list(changes.items())}, commits=False)
+
+    @rule(seed=some_seed)
+    def compact(self, seed: int) -> None:
+        """The broker compacts the changelog."""
+        self.logs.compact(*CHANGES, random.Random(seed))
+        self.is_compacted = True
+
+    # Snapshots.
 
     @precondition(lambda self: self.batch >= 0)
-    @rule(faults=st.sets(st.sampled_from(KINDS)), seed=st.integers(0, 2**16))
+    @rule(faults=some_faults, seed=some_seed)
     def snapshot(self, faults: set[str], seed: int) -> None:
-        """The newest version is snapshotted, or the attempt fails somewhere."""
-        copy = self.folder / "copy"
+        """The newest version is snapshotted, or the attempt fails somewhere; a collection may come in between."""
+        self._attempt(faults, seed, lambda: self._take("copy", self.hashes), self._collect)
+
+    def _take(self, name: str, hashes: Hashes) -> None:
+        copy = self.folder / name
         self.database.database.copy_to(copy)
-        about = Manifest(
-            "p", "q", 0, 1, "id", 1, "plan", 1, self.batch, 0, int(self.objects.now_s * 1000),
-            {"s": ChangelogPosition("t", self.batch)}, (), "",
-        )  # fmt: skip
-        self._attempt(faults, seed, lambda: take_snapshot(self.repository, about, copy, self.hashes, CONFIG))
-        shutil.rmtree(copy)
-
-    @rule(faults=st.sets(st.sampled_from(KINDS)), seed=st.integers(0, 2**16))
-    def collect(self, faults: set[str], seed: int) -> None:
-        """A collection, or a part of one."""
-        self._attempt(faults, seed, lambda: collect(self.repository, CONFIG))
-
-    def _attempt(self, faults: set[str], seed: int, work: object) -> None:
-        self.objects.faults, self.objects._random = frozenset(faults), random.Random(seed)
         try:
-            work()  # type: ignore[operator]
-        except (RollforwardError, ValueError):
-            # It failed; what it has left behind is what this test is about.
-            pass
+            checkpoint = self.database.checkpoint()
+            assert checkpoint is not None and self.position is not None
+            about = describe(self.spec, "b", self.position, checkpoint, self.steps.since_last())
+            about = replace(about, version_at_ms=self.version_at_ms, taken_at_ms=self.now_ms)
+            take_snapshot(self.repository, about, copy, hashes, CONFIG)
+            self.steps.forget(about.batch)
         finally:
-            self.objects.faults = frozenset()
+            shutil.rmtree(copy)
+
+    @rule(faults=some_faults, seed=some_seed)
+    def collect(self, faults: set[str], seed: int) -> None:
+        """A collection, or a part of one; a snapshot may be begun in between."""
+        beside = (lambda: self._take("beside", Hashes())) if self.batch >= 0 else None
+        self._attempt(faults, seed, self._collect, beside)
+
+    def _collect(self) -> None:
+        collect(self.repository, CONFIG)
+
+    def _attempt(
+        self, faults: set[str], seed: int, work: Callable[[], None], beside: Callable[[], None] | None
+    ) -> None:
+        """What an attempt that fails has left behind is what this test is about."""
+        with self._failing(faults, seed, beside), suppress(RollforwardError, ValueError):
+            work()
+
+    @contextmanager
+    def _failing(self, faults: set[str], seed: int, beside: Callable[[], None] | None) -> Iterator[None]:
+        """Storage fails within; `beside` happens while a request is delayed."""
+
+        def quietly() -> None:
+            assert beside is not None
+            with suppress(RollforwardError):
+                beside()
+
+        self.objects.begin(faults, seed)
+        self.objects.meanwhile = quietly if beside else None
+        try:
+            yield
+        finally:
+            self.objects.begin((), 0)
+            self.objects.meanwhile = None
 
     @rule()
     def late_requests_land(self) -> None:
         self.objects.land()
 
-    @rule(seconds=st.sampled_from([1.0, LIFE_S, AGE_S / 2, AGE_S, 10 * AGE_S]))
+    @rule(seconds=st.sampled_from([1.0, LIFE_S, AGE_S / 2, AGE_S, DELETIONS_S, 10 * AGE_S]))
     def time_passes(self, seconds: float) -> None:
         self.objects.advance(seconds)
 
-    @rule()
-    def crash_and_reopen(self) -> None:
-        """The store comes back as it was: what was applied is there."""
-        self.database.close()
-        self.hashes = Hashes()
-        self.database = self._open()
-        assert self.models[self.batch] == self._content(self.database)
+    # Recovery.
 
-    @rule(seed=st.integers(0, 2**16), faults=st.sets(st.sampled_from(("before", "truncated"))))
-    def lose_the_disk(self, seed: int, faults: set[str]) -> None:
-        """Restore the newest that can be, and apply the batches after it, as the changelog gives them."""
+    @rule(
+        unapplied=st.lists(some_changes, max_size=2),
+        loses_disk=st.booleans(),
+        prefers_snapshots=st.booleans(),
+        faults=reading_faults,
+        seed=some_seed,
+    )
+    def crash_and_recover(
+        self, unapplied: list[Changes], loses_disk: bool, prefers_snapshots: bool, faults: set[str], seed: int
+    ) -> None:
+        """The owner dies, the disk with it or not, after batches that committed and were not applied."""
         self.database.close()
-        self.hashes = Hashes()
-        shutil.rmtree(self.folder / "0")
-        self._attempt(faults, seed, self._restore_newest)
-        self.database = self._open()
+        self.hashes, self.steps = Hashes(), Steps()
+        for changes in unapplied:
+            self._commit(changes)
+        if loses_disk:
+            shutil.rmtree(self.folder / "0")
+        with self._failing(faults, seed, self._collect):
+            self._recover(prefers_snapshots=prefers_snapshots)
+        assert self.models[self.batch] == self._content(self.database)
+        self.steps.begin(self.position, self.database.checkpoint())
+
+    def _recover(self, *, prefers_snapshots: bool) -> None:
+        """As an opened task does."""
+        database = self._open() if (self.folder / "0").exists() else None
+        checkpoint = None if database is None else database.checkpoint()
+        if checkpoint is not None:
+            checkpoint = replace(checkpoint, written_at_ms=self.version_at_ms)
+        position = BatchesLog(self.logs, "batches", tasks=1).position(0)  # type: ignore[arg-type]
+        found = gather(self.spec, self.logs, self.logs, position, checkpoint, "")  # type: ignore[arg-type]
+        rates = Rates(replay_records_per_s=1.0) if prefers_snapshots else Rates()
+        found = replace(found, now_ms=self.now_ms, rates=rates)
+        if needs_snapshots(self.spec, found):
+            found = with_snapshots(found, self.repository)
+        way = BringUp(self.spec, self.logs, self.repository, self._open, ROCKS, RestoreListener())  # type: ignore[arg-type]
+        way.pin_life_s = LIFE_S
+        brought = way.run(found, database)
+        self.database = brought.database
+        if brought.plan.way not in (Way.NOTHING, Way.ROLL_BACK):
+            self.version_at_ms = self.now_ms if brought.records else self.version_at_ms
         stands = self.database.checkpoint()
-        if stands is not None:
-            assert self.models[stands.batch] == self._content(self.database)
-        before = {} if stands is None else self.models[stands.batch]
-        gone = dict.fromkeys(set(before) - set(self.models[self.batch]))
-        self._apply([*gone.items(), *self.models[self.batch].items()])
-        assert self.models[self.batch] == self._content(self.database)
+        assert self.batch == (-1 if stands is None else stands.batch)
 
-    def _restore_newest(self) -> None:
-        for manifest in self.repository.newest_first():
-            if isinstance(manifest, Unreadable):
-                continue
+    @precondition(lambda self: self.batch >= 0)
+    @rule(back=st.integers(0, 12), faults=reading_faults, seed=some_seed)
+    def recover_to_the_past(self, back: int, faults: set[str], seed: int) -> None:
+        """Any older version is exactly what it was, or refused with the nearest ones that can be had."""
+        batch = max(0, self.batch - back)
+        with self._failing(faults, seed, self._collect):
             try:
-                restore_snapshot(self.repository, manifest, self.folder / "0", pin_life_s=LIFE_S)
+                assert self.models[batch] == self._past(self._look_back(batch))
                 return
-            except (ObjectMissing, DataCorrupted):
-                assert not (self.folder / "0").exists(), "a failed restore leaves no folder"
+            except OutOfReach:
+                assert self.is_compacted or faults, "everything is there"
+            except RollforwardError:
+                assert faults
+                return
+        cut = self._look_back(batch)
+        try:
+            assert self.models[batch] == self._past(cut)
+        except OutOfReach as error:
+            assert batch not in self.repository.batches()
+            told = cut.out_of_reach(error).fields
+            for nearest in (told["nearest_before"], told["nearest_after"]):
+                if nearest is not None:
+                    assert self.models[nearest] == self._past(self._look_back(nearest))
+
+    def _look_back(self, batch: int) -> Cut:
+        return look_back([self.spec], self.logs, self.logs, self.snapshots, batch=batch)  # type: ignore[arg-type]
+
+    def _past(self, cut: Cut) -> Model:
+        folder = self.folder / "past"
+        database = cut.tasks[0].build(cut.batch, folder, ROCKS, pin_life_s=LIFE_S)
+        try:
+            return self._content(database)
+        finally:
+            database.close()
+            shutil.rmtree(folder)
 
     def _content(self, database: TaskDatabase) -> Model:
-        return dict(database.database.scan("s"))
+        """Without times."""
+        return {key: value[8:] for key, value in database.database.scan("s")}
 
     @invariant()
     def every_manifest_restores_to_its_batch(self) -> None:
         inner = Repository(self.objects.inner, self.repository.layout)
+        layout = inner.layout
+        there = [(o.key, o.bytes) for at in (layout.manifests, layout.files) for o in inner.objects.list(at)]
+        if there == self.checked:
+            return
         for manifest in inner.newest_first():
             assert isinstance(manifest, Manifest), manifest
             folder = self.folder / "check"
@@ -157,57 +314,114 @@ class SnapshotMachine(RuleBasedStateMachine):
             assert manifest.batch == database.checkpoint().batch  # type: ignore[union-attr]
             database.close()
             shutil.rmtree(folder)
+        self.checked = list(there)
+
+
+def run(machine: type[SnapshotMachine], **changed: Any) -> None:
+    """Any order of steps; what fails is printed with what repeats it."""
+    base = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
+    run_state_machine_as_test(machine, settings=settings(**{**base, **changed}))
+
+
+def over(server: RunningServer) -> type[SnapshotMachine]:
+    """The machine on an S3 server, transfers at once, and one answer in twenty says that there are too many requests."""
+
+    class OverS3(SnapshotMachine):
+        parallel = 4
+
+        def make_objects(self) -> ObjectStore:
+            store = S3Objects(BUCKET, uuid.uuid4().hex, server.config)
+            SlowDowns(store, chance=0.05)
+            return store
+
+    return OverS3
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The S3 client's pauses take no time; that it makes them is tested elsewhere."""
+    monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda _seconds: None))
 
 
 def test_any_order_of_steps_over_failing_storage() -> None:
-    run_state_machine_as_test(
-        SnapshotMachine,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        ),
-    )
+    run(SnapshotMachine, max_examples=25, stateful_step_count=25)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_any_order_of_steps_over_a_failing_s3_server(s3proxy: RunningServer) -> None:
+    run(over(s3proxy), max_examples=10, stateful_step_count=20)
 
 
 @pytest.mark.slow
 def test_any_order_of_steps_over_failing_storage_at_length() -> None:
-    run_state_machine_as_test(
-        SnapshotMachine,
-        settings=settings(
-            max_examples=400,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        ),
-    )
+    run(SnapshotMachine, max_examples=400, stateful_step_count=40)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", ["s3proxy", "ministack"])
+def test_any_order_of_steps_over_a_failing_s3_server_at_length(name: str, request: pytest.FixtureRequest) -> None:
+    run(over(request.getfixturevalue(name)), max_examples=60, stateful_step_count=30)
 
 
 @pytest.mark.parametrize("bug", ["whatever is listed is deleted", "half uploaded counts"])
 def test_the_machine_finds_a_planted_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If it could not, passing would mean nothing."""
-    import statestore.snapshots.collect as collecting
-    import statestore.snapshots.take as taking
-
     if bug == "half uploaded counts":
-        monkeypatch.setattr(taking, "_upload", lambda *_: {})
+        monkeypatch.setattr("statestore.snapshots.take._upload", lambda *_: {})
     else:
-        monkeypatch.setattr(collecting, "_is_garbage", lambda *_: True)
-        monkeypatch.setattr(collecting, "_is_still_old", lambda *_: True)
+        monkeypatch.setattr("statestore.snapshots.collect._is_garbage", lambda *_: True)
+        monkeypatch.setattr("statestore.snapshots.collect._is_still_old", lambda *_: True)
     with pytest.raises(ObjectMissing):
-        run_state_machine_as_test(
+        run(
             SnapshotMachine,
-            settings=settings(
-                max_examples=30,
-                stateful_step_count=15,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-                database=None,
-                derandomize=True,
-                phases=[Phase.generate],
-                report_multiple_bugs=False,
-            ),
+            max_examples=60,
+            stateful_step_count=15,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            report_multiple_bugs=False,
         )
+
+
+@pytest.fixture
+def machine() -> Iterator[SnapshotMachine]:
+    """One whose steps a test chooses: a search would meet these rarely."""
+    machine = SnapshotMachine()
+    yield machine
+    machine.teardown()
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_the_machine_sees_a_deletion_come_back(
+    machine: SnapshotMachine, is_planted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were a snapshot taken that is older than the changelog keeps deletions; as it is, another way is taken."""
+    if is_planted:
+        forever = {"cleanup.policy": "compact", "delete.retention.ms": str(1 << 62)}
+        monkeypatch.setattr(MemoryLogs, "configs", lambda *_: forever)
+    machine.write({b"a": b"1", b"b": b"1"})
+    machine.snapshot(set(), 0)
+    machine.write({b"a": None})
+    machine.time_passes(2 * DELETIONS_S)
+    for seed in range(5):
+        machine.compact(seed)
+    with pytest.raises(AssertionError) if is_planted else nullcontext():
+        machine.crash_and_recover([{b"c": b"1"}], loses_disk=True, prefers_snapshots=True, faults=set(), seed=0)
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_the_machine_sees_a_version_that_never_was(
+    machine: SnapshotMachine, is_planted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were a tail that compaction has cut taken for a whole one; as it is, the version is refused."""
+    if is_planted:
+        monkeypatch.setattr("statestore.travel.past._first_lost", lambda *_: None)
+    machine.write({b"a": b"1"})
+    machine.snapshot(set(), 0)
+    machine.write({b"a": b"2"})
+    machine.write({b"a": b"3"})
+    for seed in range(5):
+        machine.compact(seed)
+    with pytest.raises(AssertionError) if is_planted else nullcontext():
+        machine.recover_to_the_past(back=1, faults=set(), seed=0)

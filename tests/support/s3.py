@@ -1,20 +1,30 @@
-"""Real S3 servers for tests: S3Proxy as the local stack starts it, and ministack, which is another implementation."""
+"""Real S3 servers for tests: S3Proxy as the local stack starts it, and ministack, which is another implementation.
+
+And what stands between a client and them: `SlowDowns` answers in the server's place that there are too many requests.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 from infra import jars, ports
 from infra.java import find_java
 from infra.process import read_record
 from infra.s3 import BUCKET, S3Server, answers
 from statestore.config import ObjectsConfig
+from statestore.objects.s3 import S3Objects
 from tests.support.waiting import await_
 
 START_S = 30.0
@@ -143,3 +153,47 @@ class MinistackServer(RunningServer):
         """End."""
         if self._process is not None and self._process.poll() is None:
             self.kill()
+
+
+_SLOW_DOWN = (
+    b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>SlowDown</Code>"
+    b"<Message>Please reduce your request rate.</Message></Error>"
+)
+
+
+class _Body:
+    """A response's body as botocore reads it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self, **_: Any) -> Iterator[bytes]:
+        yield self._body
+
+
+class SlowDowns:
+    """503 SlowDown to what a store's client sends, as a bucket under load answers; the client itself is the real one.
+
+    for_s: to every request until so long after the first. chance: to any request, drawn from the seed.
+    `refused` counts by operation.
+    """
+
+    def __init__(self, store: S3Objects, *, for_s: float = 0.0, chance: float = 0.0, seed: int = 0) -> None:
+        self.refused: Counter[str] = Counter()
+        self._for_s, self._chance = for_s, chance
+        self._random = random.Random(seed)
+        self._ends_at: float | None = None
+        self._lock = Lock()
+        store._client.meta.events.register("before-send.s3", self._answer)
+
+    def _answer(self, request: Any, event_name: str, **_: Any) -> Any:
+        from botocore.awsrequest import AWSResponse
+
+        with self._lock:
+            self._ends_at = self._ends_at or time.monotonic() + self._for_s
+            if time.monotonic() >= self._ends_at and self._random.random() >= self._chance:
+                return None
+            self.refused[event_name.rpartition(".")[2]] += 1
+        # The answer to HEAD has no body.
+        body = b"" if request.method == "HEAD" else _SLOW_DOWN
+        return AWSResponse(request.url, 503, {"Content-Type": "application/xml"}, _Body(body))
