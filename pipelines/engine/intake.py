@@ -47,12 +47,15 @@ class Intake:
         """How many offsets lie before `ends`."""
         return sum(self._backlog(ends).values())
 
-    def next(self, ends: Mapping[int, int]) -> tuple[Range, ...] | None:
-        """What the next batch takes of what lies before `ends`, at most what the pace allows; None if that is nothing."""
+    def next(self, ends: Mapping[int, int], most: int | None = None) -> tuple[Range, ...] | None:
+        """What the next batch takes of what lies before `ends`, at most what the pace allows; None if that is nothing.
+
+        most: the offsets that it may take whatever the pace allows.
+        """
         backlog = self._backlog(ends)
         if not backlog:
             return None
-        taken = shares(backlog, self._pace.offsets)
+        taken = shares(backlog, self._pace.offsets if most is None else min(most, self._pace.offsets))
         # Partitions without news stay in the plan, so that the newest plan says where every partition stands.
         return tuple(self._source.range(p, at, at + taken.get(p, 0)) for p, at in sorted(self._ends.items()))
 

@@ -265,8 +265,8 @@ class QueryDriver:
         return planned
 
     def _begin_next(self, planned: Planned, staged: StagedBatch, ends: Mapping[int, int]) -> None:
-        """3 Stage, of the batch that follows one whose commit comes now, if a whole one is left."""
-        ranges = self._intake.next_whole(ends)
+        """3 Stage by Spark, of the batch that follows one whose commit comes now, if a whole one is left."""
+        ranges = None if self._stager.most else self._intake.next_whole(ends)
         if ranges is None or self.stopping.is_set():
             return
         chosen = self._planned(ranges)
@@ -409,7 +409,7 @@ class QueryDriver:
         """Run a batch of what lies before `ends`, if there is anything; gives whether more is left."""
         planned = self._ahead.planned
         if planned is None:
-            ranges = self._intake.next(ends)
+            ranges = self._intake.next(ends, self._stager.most)
             if ranges is None:
                 return False
             planned = self._planned(ranges)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from functools import cached_property
 
 import structlog
 from py4j.protocol import Py4JJavaError
@@ -52,6 +53,7 @@ class Stager:
         self._jobs: dict[str, Job] = {}
         self._spark: Future[SparkSession] = Future()
         self._session: SparkSession | None = None
+        self._warm = threading.Event()
         self._claiming = threading.RLock()
         self._claimed = threading.local()
         self._log = log.bind(pipeline=deployed.pipeline, query=self._query.name)
@@ -83,9 +85,21 @@ class Stager:
 
     def warm_up(self) -> None:
         """Run the query's job over nothing, so that the first batch that is not small finds compiled plans and workers."""
-        job = job_of(self._query)
-        if job.small is not None and self._small_records:
-            job.try_out(Input(self._own_session, ()), Exchange(self._query.name, self.epoch, -1, ()), {})
+        try:
+            if self._may_be_small:
+                nothing = Input(self._own_session, ())
+                job_of(self._query).try_out(nothing, Exchange(self._query.name, self.epoch, -1, ()), {})
+        finally:
+            self._warm.set()
+
+    @cached_property
+    def _may_be_small(self) -> bool:
+        return self._small_records > 0 and job_of(self._query).small is not None
+
+    @property
+    def most(self) -> int | None:
+        """How many offsets a batch may take, so that it need not wait for a Spark that is still warming up; None for any."""
+        return None if self._warm.is_set() or not self._may_be_small else self._small_records
 
     # The ways to stage.
 
