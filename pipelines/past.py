@@ -62,7 +62,7 @@ class PastVersion:
         return self._open[spec.name]
 
     def entries(self, spec: TaskSpec) -> Iterator[Entry]:
-        """All that the task's store had, in the order of its keys: of a windowed one also what could not be read any more."""
+        """All that the task's store had, in the order of its keys; of a windowed one also windows out of retention."""
         return Placement(spec.store).scan(self.task(spec).database)
 
     def stream_time_ms(self, spec: TaskSpec) -> int:

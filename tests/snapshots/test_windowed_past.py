@@ -1,4 +1,4 @@
-"""Versions of the past of a windowed task: every batch is what could be read then, and one can be made the newest again."""
+"""The past of a windowed task: every batch is what could be read then, and one can be made the newest again."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_past_needs_a_store_and_transactions_and_may_have_windows() -> None:
         (aggregate(window=WINDOW, having=HAVING), 1, "a result that HAVING showed only between two batches"),
         (aggregate(window=WINDOW), 2, "in another order again, and then others are too late"),
         (aggregate(EVERY, WINDOW), 2, "in another order again, and then others are too late"),
-        (aggregate(EVERY, having=HAVING), 2, "in another order again, and then HAVING shows others"),
+        (aggregate(EVERY, having=HAVING), 2, "in another order again, and then HAVING shows other results"),
     ],
 )
 def test_a_query_whose_results_might_not_come_again_is_not_brought_back(

@@ -125,6 +125,7 @@ def test_a_windowed_query_is_copied_with_its_time_and_goes_back_with_it(windows:
     cloned, copy = windows.clone(f"{unique}_copy", batch=2)
     assert (2, windows.cells[2], windows.orders[2]) == (cloned.batch, windows.read(copy), windows.standing(copy))
     assert (2, 3) == (windows.log(copy).done, windows.group_offset(copy))
+    assert len(windows.cells[2]) + 1 == cloned.keys, "a window out of retention is still there, as in the original"
     assert (before, windows.orders[4]) == (windows.log(original), windows.standing(original))
     # The time of a task that had no record yet is that of its beginning.
     _, copy = windows.clone(f"{unique}_first", batch=0)
