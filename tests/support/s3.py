@@ -50,10 +50,14 @@ class RunningServer(ABC):
 
 
 class S3ProxyServer(RunningServer):
-    """S3Proxy in a folder. It checks signatures, so a wrong secret is refused."""
+    """S3Proxy in a folder. It checks signatures, so a wrong secret is refused.
+
+    Objects are files of their keys' names below `bucket_folder`, and an object's time is its file's.
+    """
 
     def __init__(self, home: Path) -> None:
         self._server = S3Server(home / "s3", home / "s3.log", home / "s3.json")
+        self.bucket_folder = home / "s3" / "data" / BUCKET
         self.start()
         super().__init__(
             ObjectsConfig(
