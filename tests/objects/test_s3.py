@@ -7,18 +7,24 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
+from statestore.config import ObjectsConfig, SnapshotConfig
 from statestore.errors import InvalidConfig, Unavailable
+from statestore.objects.base import UnfinishedUpload
 from statestore.objects.s3 import S3Objects
-from tests.support.s3 import RunningServer, S3ProxyServer, SlowDowns
+from statestore.snapshots.collect import collect
+from statestore.snapshots.layout import TaskLayout
+from statestore.snapshots.repository import Repository
+from tests.support.s3 import Body, RunningServer, S3ProxyServer, SlowDowns
 
 BUCKET = "rollforward"
 
@@ -322,3 +328,81 @@ def test_a_bucket_that_stays_throttled_is_unavailable_in_bounded_time(s3proxy: S
     # Put and the conditional one; get and its reading back; head, and the download's question.
     twice = dict.fromkeys(("PutObject", "GetObject", "HeadObject"), 6)
     assert dict.fromkeys(OPERATIONS, 3) | twice == slow.refused
+
+
+def _begin(store: S3Objects, key: str) -> str:
+    """An uploader begins, sends a part and dies; gives the upload's id."""
+    where = {"Bucket": BUCKET, "Key": store._prefix + key}
+    upload: str = store._client.create_multipart_upload(**where)["UploadId"]
+    store._client.upload_part(**where, UploadId=upload, PartNumber=1, Body=b"x" * PART)
+    return upload
+
+
+def test_an_upload_that_nobody_finishes_is_found_and_freed(server: RunningServer) -> None:
+    store = store_of(server)
+    begun = {key: _begin(store, key) for key in ("t-1/files/a", "t-1/files/b", "t-10/files/a")}
+    assert [] == list(store.list(""))
+    found = list(store.unfinished("t-1/"))
+    assert [(key, begun[key]) for key in ("t-1/files/a", "t-1/files/b")] == [(u.key, u.id) for u in found]
+    assert all(abs(u.begun_at_s - time.time()) < 60 for u in found)
+    # Aborting twice is harmless.
+    for upload in (found[0], found[0]):
+        store.abort(upload)
+    assert [found[1]] == list(store.unfinished("t-1/"))
+    assert [0, 1] == [_parts(store, upload) for upload in found]
+
+
+def _parts(store: S3Objects, upload: UnfinishedUpload) -> int:
+    where = {"Bucket": BUCKET, "Key": store._prefix + upload.key, "UploadId": upload.id}
+    try:
+        return len(store._client.list_parts(**where).get("Parts", []))
+    except ClientError as error:
+        assert "NoSuchUpload" == error.response["Error"]["Code"]
+        return 0
+
+
+def test_collection_aborts_old_uploads_and_leaves_the_one_that_runs(server: RunningServer, tmp_path: Path) -> None:
+    store = store_of(server, part_bytes=PART)
+    repository = Repository(store, TaskLayout("p/q/id/0/", "id"))
+    config = SnapshotConfig(ObjectsConfig("file:///unused"), minimum_age_s=1200, pin_life_s=600)
+    old = {_begin(store, repository.layout.file("a" * 64)), _begin(store, repository.layout.file("b" * 64))}
+    elsewhere = _begin(store, "p/q/id/10/files/a")
+    listed = store.unfinished
+
+    def aged(prefix: str) -> Iterator[UnfinishedUpload]:
+        """Some as if their uploaders had died an hour ago."""
+        return (replace(u, begun_at_s=u.begun_at_s - 3600 * (u.id in {*old, elsewhere})) for u in listed(prefix))
+
+    store.unfinished = aged  # type: ignore[method-assign]
+    (tmp_path / "large").write_bytes(b"y" * (2 * PART))
+    sending, collected = threading.Event(), threading.Event()
+
+    def hold(**_: Any) -> None:
+        sending.set()
+        assert collected.wait(60)
+
+    store._client.meta.events.register("before-send.s3.UploadPart", hold)
+    with ThreadPoolExecutor(1) as workers:
+        running = workers.submit(store.upload, tmp_path / "large", repository.layout.file("c" * 64))
+        assert sending.wait(60)
+        assert 2 == collect(repository, config, dry_run=True).uploads_aborted
+        assert 4 == len(list(store.unfinished("p/")))
+        assert 2 == collect(repository, config).uploads_aborted
+        collected.set()
+        running.result(60)
+    assert 2 * PART == store.head(repository.layout.file("c" * 64)).bytes  # type: ignore[union-attr]
+    assert [elsewhere] == [u.id for u in store.unfinished("p/")]
+    assert 0 == collect(repository, config).uploads_aborted
+
+
+def test_collection_goes_on_where_uploads_may_not_be_listed(s3proxy: S3ProxyServer) -> None:
+    store = store_of(s3proxy)
+
+    def deny(request: Any, **_: Any) -> Any:
+        body = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+        return AWSResponse(request.url, 403, {"Content-Type": "application/xml"}, Body(body))
+
+    store._client.meta.events.register("before-send.s3.ListMultipartUploads", deny)
+    config = SnapshotConfig(ObjectsConfig("file:///unused"), minimum_age_s=1200, pin_life_s=600)
+    repository = Repository(store, TaskLayout("p/q/id/0/", "id"))
+    assert 0 == collect(repository, config).uploads_aborted

@@ -116,6 +116,8 @@ class MinistackServer(RunningServer):
             aws_secret_access_key="test",
         )
         client.create_bucket(Bucket=BUCKET)
+        # A bucket without an object does not outlive a kill.
+        client.put_object(Bucket=BUCKET, Key="made", Body=b"")
         client.close()
 
     def start(self) -> None:
@@ -165,7 +167,7 @@ _SLOW_DOWN = (
 )
 
 
-class _Body:
+class Body:
     """A response's body as botocore reads it."""
 
     def __init__(self, body: bytes) -> None:
@@ -200,4 +202,4 @@ class SlowDowns:
             self.refused[event_name.rpartition(".")[2]] += 1
         # The answer to HEAD has no body.
         body = b"" if request.method == "HEAD" else _SLOW_DOWN
-        return AWSResponse(request.url, 503, {"Content-Type": "application/xml"}, _Body(body))
+        return AWSResponse(request.url, 503, {"Content-Type": "application/xml"}, Body(body))
