@@ -104,6 +104,7 @@ COLLECT_POINTS = (
     "collect.pins-read",
     "collect.in-files",
     "collect.files-deleted",
+    "collect.uploads-aborted",
 )
 # In the order in which a version of the past is built.
 PAST_POINTS = ("past.in-tail", "past.built")

@@ -93,9 +93,16 @@ def gc(
         answer({"pipeline": pipeline, "dry_run": dry_run, "tasks": [c.to_json() for c in collected]})
         return
     table(
-        ("prefix", "snapshots kept", "snapshots deleted", "files deleted", "bytes freed"),
+        ("prefix", "snapshots kept", "snapshots deleted", "files deleted", "bytes freed", "uploads aborted"),
         [
-            (c.prefix, len(c.snapshots_kept), len(c.snapshots_deleted), c.files_deleted, c.bytes_freed)
+            (
+                c.prefix,
+                len(c.snapshots_kept),
+                len(c.snapshots_deleted),
+                c.files_deleted,
+                c.bytes_freed,
+                c.uploads_aborted,
+            )
             for c in collected
         ],
     )

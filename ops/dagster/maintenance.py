@@ -121,6 +121,7 @@ def collect_op(context: dg.OpExecutionContext, config: WorkConfig) -> dict[str, 
         return {
             "snapshots deleted": sum(len(one.snapshots_deleted) for one in found),
             "bytes freed": sum(one.bytes_freed for one in found),
+            "uploads aborted": sum(one.uploads_aborted for one in found),
         }
 
     return _each(context, config, work)

@@ -37,6 +37,15 @@ class ObjectInfo:
     modified_at_s: float
 
 
+@dataclass(frozen=True)
+class UnfinishedUpload:
+    """An upload in parts that is under way, or whose uploader died; `begun_at_s` as `ObjectInfo.modified_at_s`."""
+
+    key: str
+    id: str
+    begun_at_s: float
+
+
 def require_key(key: str) -> str:
     """The key, if it is one: no part begins with a dot, so none leaves its root or meets a temporary file."""
     if not _KEY.fullmatch(key):
@@ -95,6 +104,16 @@ class ObjectStore(ABC):
 
         `size` is how many bytes it should have, where that is known: it only saves asking.
         """
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        """Uploads in parts to keys that begin with `prefix`; none where files do not go in parts.
+
+        No listing of objects shows them, and their parts take space until they are aborted.
+        """
+        return iter(())
+
+    def abort(self, upload: UnfinishedUpload) -> None:  # noqa: B027  (a folder has none)
+        """Free the parts of an upload. One that has ended meanwhile is no error; one that is under way fails."""
 
     def close(self) -> None:  # noqa: B027  (a folder has none)
         """Release connections."""

@@ -28,7 +28,7 @@ from s3transfer.exceptions import CancelledError, RetriesExceededError, S3Upload
 
 from statestore.config import ObjectsConfig
 from statestore.errors import InvalidConfig, RollforwardError, Unavailable
-from statestore.objects.base import ObjectInfo, ObjectMissing, ObjectStore, require_key
+from statestore.objects.base import ObjectInfo, ObjectMissing, ObjectStore, UnfinishedUpload, require_key
 
 _MISSING = {"404", "NoSuchKey", "NotFound"}
 _TAKEN = {"PreconditionFailed", "412"}
@@ -217,6 +217,26 @@ class S3Objects(ObjectStore):
             return
         with self._errors("download", key):
             self._transfers.download(self._bucket, self._key(key), str(path)).result()
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        pages = self._client.get_paginator("list_multipart_uploads").paginate(
+            Bucket=self._bucket, Prefix=self._prefix + prefix
+        )
+        with self._errors("list uploads", prefix):
+            for page in pages:
+                for found in page.get("Uploads", []):
+                    key = found["Key"].removeprefix(self._prefix)
+                    yield UnfinishedUpload(key, found["UploadId"], found["Initiated"].timestamp())
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        with self._errors("abort upload", upload.key):
+            try:
+                self._client.abort_multipart_upload(
+                    Bucket=self._bucket, Key=self._prefix + upload.key, UploadId=upload.id
+                )
+            except ClientError as error:
+                if _code(error) != "NoSuchUpload":
+                    raise
 
     def close(self) -> None:
         self._transfers.shutdown()

@@ -6,6 +6,8 @@
     4 manifests   those beyond `keep` and older than `retention_s` are deleted
     5 pins        are read
     6 files       that no kept manifest and no living pin names, and that are older than `minimum_age_s`, are deleted
+    7 uploads     in parts that were begun before the minimum age are aborted: a snapshot that still needed one has run out
+                  of its pin's life long since
 
 The minimum age is for what a paused or slow writer sends late: it is longer than any pin lives. A deletion without an
 answer may still take place, and would then take a file that a snapshot has begun to reuse: so a mark stays for a while
@@ -52,6 +54,7 @@ class Collected:
     snapshots_kept: tuple[int, ...]
     files_deleted: int
     bytes_freed: int
+    uploads_aborted: int
     files_kept: int
     files_pinned: int
     seconds: float
@@ -87,6 +90,8 @@ def collect(repository: Repository, config: SnapshotConfig, *, dry_run: bool = F
             ended = [*pins.ended, *read_leases(objects, layout.marks, mark.now_s).ended]
             _delete(repository, mark, [*(file.key for file in garbage), *ended], "collect.in-files")
         reach("collect.files-deleted")
+        aborted = _abort_uploads(repository, config, mark, dry_run=dry_run)
+        reach("collect.uploads-aborted")
     return Collected(
         prefix=layout.prefix,
         dry_run=dry_run,
@@ -94,6 +99,7 @@ def collect(repository: Repository, config: SnapshotConfig, *, dry_run: bool = F
         snapshots_kept=tuple(manifest.batch for manifest in kept),
         files_deleted=len(garbage),
         bytes_freed=sum(file.bytes for file in garbage),
+        uploads_aborted=aborted,
         files_kept=len(files) - len(garbage),
         files_pinned=len(pins.files),
         seconds=time.monotonic() - started,
@@ -175,3 +181,22 @@ def _delete(repository: Repository, mark: Lease, keys: list[str], point: str) ->
         except Unavailable as error:
             raise DeletionInDoubt(error.message, hint=error.hint, **error.fields) from error
         reach(point)
+
+
+def _abort_uploads(repository: Repository, config: SnapshotConfig, mark: DatedLease, *, dry_run: bool) -> int:
+    """Free what killed uploaders have left; gives their number.
+
+    Storage may not know how to list uploads, or not let us: that is no reason to collect nothing.
+    """
+    objects, aborted = repository.objects, 0
+    try:
+        for upload in list(objects.unfinished(repository.layout.prefix)):
+            if mark.now_s - upload.begun_at_s < config.minimum_age_s:
+                continue
+            mark.require_alive()
+            if not dry_run:
+                objects.abort(upload)
+            aborted += 1
+    except RollforwardError as error:
+        log.warning("unfinished uploads stay", prefix=repository.layout.prefix, error=str(error))
+    return aborted

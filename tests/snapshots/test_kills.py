@@ -1,16 +1,19 @@
-"""Killed at every step of a snapshot, a restore and a collection: every manifest that exists can be restored, and the
-store comes back with exactly what was committed."""
+"""Killed at every step of a snapshot, a restore and a collection, with the objects in a folder or on an S3 server: every
+manifest that exists can be restored, and the store comes back with exactly what was committed."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import replace
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from statestore.config import ObjectsConfig
 from statestore.failpoints import COLLECT_POINTS, LOAD_POINTS, RESTORE_POINTS, ROLLBACK_POINTS, SNAPSHOT_POINTS
 from statestore.planning.plan import Way
 from statestore.snapshots.collect import collect
@@ -37,13 +40,45 @@ def commit(batch: int) -> dict[str, Any]:
     return {"do": "commit", "changes": changes(batch)}
 
 
+@dataclass
+class Storage:
+    """Where the objects are, and the folder that they are files of, whoever serves them."""
+
+    config: ObjectsConfig
+    folder: Path
+
+    def age(self, seconds: float) -> None:
+        """Make every object older, as if nobody had looked for so long."""
+        for path in self.folder.rglob("*"):
+            if path.is_file():
+                about = path.stat()
+                os.utime(path, (about.st_atime - seconds, about.st_mtime - seconds))
+
+
+@pytest.fixture
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    """A folder, unless a test wants S3."""
+    if getattr(request, "param", "folder") == "folder":
+        return Storage(ObjectsConfig((tmp_path / "objects").as_uri()), tmp_path / "objects")
+    server, prefix = request.getfixturevalue("s3proxy"), uuid.uuid4().hex
+    return Storage(server.under(prefix), server.bucket_folder / prefix)
+
+
+def at_each(points: Sequence[str], *, quick: Sequence[str]) -> pytest.MarkDecorator:
+    """Every point with a folder and with S3; of those with S3 all but the quick ones are for a longer run."""
+    s3 = [pytest.param("s3", point, marks=() if point in quick else pytest.mark.slow) for point in points]
+    return pytest.mark.parametrize(
+        ("storage", "point"), [*(("folder", point) for point in points), *s3], indirect=["storage"]
+    )
+
+
 OPEN, SNAPSHOT, COLLECT = {"do": "open"}, {"do": "snapshot"}, {"do": "collect"}
 
 
 @pytest.fixture
-def world(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
+def world(kafka: str, unique: str, tmp_path: Path, storage: Storage) -> Iterator[TaskWorld]:
     """Collections delete everything beyond the newest snapshot, however young, once the killed one's leases are over."""
-    config = config_of(tmp_path / "objects", keep=1, retention_s=0.0, minimum_age_s=0.002, pin_life_s=0.001)
+    config = config_of(tmp_path, objects=storage.config, keep=1, retention_s=0.0, minimum_age_s=0.002, pin_life_s=0.001)
     # A child needs longer than its leases may live here, so it gets its own.
     world = TaskWorld(kafka, unique, tmp_path / "state", replace(config, pin_life_s=60, minimum_age_s=120))
     yield world
@@ -61,7 +96,7 @@ def require_sound(world: TaskWorld, tmp_path: Path, *, committed: int) -> None:
     assert {"0", "0.owner"} <= left
 
 
-@pytest.mark.parametrize("point", SNAPSHOT_POINTS)
+@at_each(SNAPSHOT_POINTS, quick=("snapshot.pinned", "snapshot.in-upload", "snapshot.manifest-put"))
 def test_killed_while_taking_a_snapshot(world: TaskWorld, point: str, tmp_path: Path) -> None:
     steps = [OPEN, commit(0), SNAPSHOT, commit(1), SNAPSHOT]
     # Every point is met by each snapshot once; an upload's more often.
@@ -96,8 +131,9 @@ def _collect_after_leases(world: TaskWorld) -> None:
         collect(world.repository, world.config)
 
 
-@pytest.mark.parametrize(
-    "point", [*RESTORE_POINTS, "recover.before-replay", "recover.in-replay", "recover.after-replay"]
+@at_each(
+    [*RESTORE_POINTS, "recover.before-replay", "recover.in-replay", "recover.after-replay"],
+    quick=("restore.pinned", "restore.in-download"),
 )
 def test_killed_while_restoring(world: TaskWorld, point: str, tmp_path: Path) -> None:
     answers, killed = run_child(world, [OPEN, commit(0), SNAPSHOT, commit(1)], tmp_path / "points")
@@ -150,21 +186,21 @@ def test_killed_while_rolling_back(world: TaskWorld, point: str, tmp_path: Path)
     assert not world.spec.folder.with_name("0.recovering").exists()
 
 
-@pytest.mark.parametrize("point", COLLECT_POINTS)
-def test_killed_while_collecting(kafka: str, unique: str, point: str, tmp_path: Path) -> None:
-    config = config_of(tmp_path / "objects", keep=1, retention_s=0.0, minimum_age_s=10.0, pin_life_s=5.0)
+@at_each(COLLECT_POINTS, quick=("collect.in-manifests", "collect.in-files"))
+def test_killed_while_collecting(kafka: str, unique: str, storage: Storage, point: str, tmp_path: Path) -> None:
+    config = config_of(tmp_path, objects=storage.config, keep=1, retention_s=0.0, minimum_age_s=10.0, pin_life_s=5.0)
     world = TaskWorld(kafka, unique, tmp_path / "state", config)
     steps: list[dict[str, Any]] = [OPEN]
     for batch in range(3):
         steps += [commit(batch), SNAPSHOT]
     answers, killed = run_child(world, steps, tmp_path / "points")
     assert not killed and 7 == len(answers)
-    _age(tmp_path / "objects", 3600)
+    storage.age(3600)
     answers, killed = run_child(world, [COLLECT], tmp_path / "points", kill_at=point)
     assert killed and [] == answers
     require_sound(world, tmp_path, committed=2)
     # The next collection ends what the killed one began.
-    _age(tmp_path / "objects", 3600)
+    storage.age(3600)
     collected = collect(world.repository, config)
     assert (2,) == collected.snapshots_kept
     named = {file.sha256 for file in world.repository.read(2).files}
@@ -172,13 +208,3 @@ def test_killed_while_collecting(kafka: str, unique: str, point: str, tmp_path: 
     assert [] == list(world.repository.objects.list(world.repository.layout.marks))
     require_sound(world, tmp_path, committed=2)
     world.close()
-
-
-def _age(folder: Path, seconds: float) -> None:
-    """Make every object older, as if nobody had looked for so long."""
-    import os
-
-    for path in folder.rglob("*"):
-        if path.is_file():
-            about = path.stat()
-            os.utime(path, (about.st_atime - seconds, about.st_mtime - seconds))

@@ -17,11 +17,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 
 from statestore.errors import Unavailable
-from statestore.objects.base import ObjectInfo, ObjectMissing, ObjectStore
+from statestore.objects.base import ObjectInfo, ObjectMissing, ObjectStore, UnfinishedUpload
 
 KINDS = ("before", "after", "late", "truncated", "stale", "delayed", "throttled")
 DELAY_MAX_S = 25.0
@@ -178,6 +179,16 @@ class FaultyObjects(ObjectStore):
         now = self._listed[prefix] = [self._timed(info) for info in self.inner.list(prefix)]
         self._pass_time("list")
         return iter(before if before is not None and self._draw("stale", "list") else now)
+
+    def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        self._arrive("unfinished", prefix)
+        # One is as old as it is known here.
+        found = list(self.inner.unfinished(prefix))
+        return iter([replace(u, begun_at_s=self._times.setdefault(u.id, self.now_s)) for u in found])
+
+    def abort(self, upload: UnfinishedUpload) -> None:
+        self._arrive("abort", upload.key)
+        self.inner.abort(upload)
 
     def _timed(self, info: ObjectInfo) -> ObjectInfo:
         return ObjectInfo(info.key, info.bytes, self._times.get(info.key, self.now_s))

@@ -50,10 +50,14 @@ class RunningServer(ABC):
 
 
 class S3ProxyServer(RunningServer):
-    """S3Proxy in a folder. It checks signatures, so a wrong secret is refused."""
+    """S3Proxy in a folder. It checks signatures, so a wrong secret is refused.
+
+    Objects are files of their keys' names below `bucket_folder`, and an object's time is its file's.
+    """
 
     def __init__(self, home: Path) -> None:
         self._server = S3Server(home / "s3", home / "s3.log", home / "s3.json")
+        self.bucket_folder = home / "s3" / "data" / BUCKET
         self.start()
         super().__init__(
             ObjectsConfig(
@@ -112,6 +116,8 @@ class MinistackServer(RunningServer):
             aws_secret_access_key="test",
         )
         client.create_bucket(Bucket=BUCKET)
+        # A bucket without an object does not outlive a kill.
+        client.put_object(Bucket=BUCKET, Key="made", Body=b"")
         client.close()
 
     def start(self) -> None:
@@ -161,7 +167,7 @@ _SLOW_DOWN = (
 )
 
 
-class _Body:
+class Body:
     """A response's body as botocore reads it."""
 
     def __init__(self, body: bytes) -> None:
@@ -196,4 +202,4 @@ class SlowDowns:
             self.refused[event_name.rpartition(".")[2]] += 1
         # The answer to HEAD has no body.
         body = b"" if request.method == "HEAD" else _SLOW_DOWN
-        return AWSResponse(request.url, 503, {"Content-Type": "application/xml"}, _Body(body))
+        return AWSResponse(request.url, 503, {"Content-Type": "application/xml"}, Body(body))
