@@ -164,7 +164,8 @@ class StreamConfig:
     partition: the task reads this partition of every topic of `inputs`, and its stores' changelogs have it.
     folder: where the local state of all of the application's tasks on this machine lives.
     commit_interval_ms: longer commits more at once; shorter shows results sooner and repeats less after a crash.
-    uncommitted_bytes_max: what the task may keep in memory before it commits early; shared if tasks share a budget.
+    uncommitted_bytes_max: what the task may keep in memory before it commits early, objects included, some 500 bytes
+        a write beside its own; shared if tasks share a budget.
         A store with the mechanism AUTO has as much before it spills.
     exactly_once: off, results may come twice after a crash, and nothing fences an older owner.
     positions_in_changelog: changelog records carry their store's position, so that it survives the loss of the disk;

@@ -11,8 +11,10 @@ from statestore.context import ChangelogRecord, StoreVersion
 from statestore.errors import FormatUnsupported, InvalidStateStore, TaskCorrupted
 from statestore.kinds.key_value import KeyValue
 from statestore.position import Position
+from statestore.spaces.memory import MemoryBase
 from statestore.store import Isolation, TransactionalMechanism
 from statestore.taskstores import TaskStores
+from statestore.transactions.indexed_batch import IndexedBatchTransaction
 from tests.statestore.conftest import TRANSACTIONAL, Setup, TaskUnderTest
 
 COMMITTED = Isolation.READ_COMMITTED
@@ -305,6 +307,18 @@ class TestCrashes:
             store.put(b"a", b"1")
             store.commit(turn + 1)
             self.stores.close()
+
+
+def test_an_indexed_batch_keeps_nothing_of_the_spaces_of_transactions_before() -> None:
+    transaction = IndexedBatchTransaction("s", MemoryBase())
+    for number in range(3):
+        transaction.put(f"s.{number}", b"k", b"v")
+        assert [f"s.{number}"] == list(transaction.overlays)
+        transaction.commit("checkpoint", [])
+    transaction.put("s.9", b"k", b"v")
+    transaction.rollback()
+    assert ({}, 0) == (transaction.overlays, transaction.memory_bytes)
+    assert ["s.0", "s.1", "s.2"] == transaction.spaces()
 
 
 class TestCheckpoints:
