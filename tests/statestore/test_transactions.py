@@ -346,7 +346,21 @@ class TestCheckpoints:
         assert StoreVersion() == stores.version("s", persistent=True)
         stores.close()
 
-    @pytest.mark.case("CP-04", "CP-05", "CP-11")
+    @pytest.mark.case("CP-04")
+    def test_an_unknown_offset_is_written_and_read_back_as_such(self, stores: TaskStores) -> None:
+        store = KeyValue("s")
+        store.init(stores)
+        store.commit(5)
+        assert (5, 5) == (store.committed_offset(), self.entry(stores, "s")["offset"])
+        store.commit(None)
+        found = stores.version("s", persistent=True)
+        assert (None, None) == (store.committed_offset(), self.entry(stores, "s")["offset"])
+        # What is unknown is the offset, not the store: an entry that says so is no missing entry.
+        assert found is not None and (KeyValue.layout, None) == (found.layout, found.offset)
+        assert stores.version("another", persistent=True) is None
+        stores.close()
+
+    @pytest.mark.case("CP-11")
     def test_an_entry_says_format_layout_offset_time_and_position(self, stores: TaskStores) -> None:
         for version in (
             StoreVersion(layout="key-value/1", offset=None),
