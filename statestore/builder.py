@@ -10,6 +10,7 @@ import structlog
 
 from statestore import changelog_topic
 from statestore.cache.record_cache import RecordCache
+from statestore.config import StoreDefaults
 from statestore.errors import InvalidStateStore
 from statestore.kinds.base import Kind
 from statestore.kinds.key_value import KeyValue
@@ -17,7 +18,7 @@ from statestore.kinds.timestamped import TimestampedKeyValue
 from statestore.kinds.timestamped_window import TimestampedWindow
 from statestore.kinds.versioned import Versioned
 from statestore.kinds.window import Window
-from statestore.supplier import StoreDefaults, StoreSupplier
+from statestore.supplier import StoreSupplier
 from statestore.typed.base import TypedStore
 
 T = TypeVar("T", bound=TypedStore[Any, Any, Any])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from statestore.store import TransactionalMechanism
+
 
 @dataclass(frozen=True)
 class KafkaConfig:
@@ -157,6 +159,18 @@ class SnapshotConfig:
 
 
 @dataclass(frozen=True)
+class StoreDefaults:
+    """What holds for every store of a pipeline that does not say otherwise.
+
+    transactional: KIP-844 has it off. On, a crash costs a roll back instead of a full restore; off, writes are cheaper.
+    mechanism: how a transactional store keeps its uncommitted writes apart.
+    """
+
+    transactional: bool = False
+    mechanism: TransactionalMechanism = TransactionalMechanism.INDEXED_BATCH
+
+
+@dataclass(frozen=True)
 class StreamConfig:
     """One task of a program that reads Kafka in its own loop.
 
@@ -164,9 +178,11 @@ class StreamConfig:
     partition: the task reads this partition of every topic of `inputs`, and its stores' changelogs have it.
     folder: where the local state of all of the application's tasks on this machine lives.
     commit_interval_ms: longer commits more at once; shorter shows results sooner and repeats less after a crash.
-    uncommitted_bytes_max: what the task may keep in memory before it commits early; shared if tasks share a budget.
+    uncommitted_bytes_max: what the task may keep in memory before it commits early, objects included, some 500 bytes
+        a write beside its own; shared if tasks share a budget.
         A store with the mechanism AUTO has as much before it spills.
     exactly_once: off, results may come twice after a crash, and nothing fences an older owner.
+    store_defaults: what holds for stores given as builders that do not say otherwise themselves.
     positions_in_changelog: changelog records carry their store's position, so that it survives the loss of the disk;
         costs some 100 bytes a record.
     """
@@ -180,6 +196,7 @@ class StreamConfig:
     uncommitted_bytes_max: int = 64 * 1024 * 1024
     exactly_once: bool = True
     positions_in_changelog: bool = False
+    store_defaults: StoreDefaults = field(default_factory=StoreDefaults)
     rocks: RocksConfig = field(default_factory=RocksConfig)
 
     def __post_init__(self) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
+from statestore.builder import StoreBuilder
+from statestore.config import StoreDefaults
 from statestore.kinds.base import Kind
-from statestore.supplier import Duration, StoreDefaults, StoreSupplier, to_ms
+from statestore.kinds.versioned import Versioned
+from statestore.supplier import Duration, StoreSupplier, to_ms
+from statestore.typed.base import TypedStore
 from statestore.typed.serdes import Serde
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T", bound=TypedStore[Any, Any, Any])
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,27 @@ class Materialized(Generic[K, V]):
             kept = {} if self.retention_ms is None else {"retention_ms": self.retention_ms}
             supplier = StoreSupplier(self.store_name, kind, {**options, **kept})
         return None if supplier is None else supplier.with_transactionality(self.transactionality)
+
+    def store_builder(
+        self,
+        make: Callable[[StoreSupplier[Any], Serde[K], Serde[V]], StoreBuilder[T]],
+        kind: type[Kind] | None = None,
+        **options: Any,
+    ) -> StoreBuilder[T]:
+        """What `make`, one of the `…_builder` functions of `stores`, makes of all that is said here.
+
+        Without a supplier the store is a `kind` with these options, kept for the retention said here. Caching is left
+        out where a store cannot be cached. Raises `TypeError` if there is no supplier, no key or no value serde.
+        """
+        supplier = self.store_supplier(kind, **options)
+        if supplier is None or self.keys is None or self.values is None:
+            raise TypeError("a builder needs a supplier, or a name and a kind, and the serdes of keys and values")
+        builder = make(supplier, self.keys, self.values)
+        if self.caching_enabled and supplier.kind is not Versioned:
+            builder = builder.with_caching_enabled()
+        if self.logging_enabled:
+            return builder.with_logging_enabled(self.topic_config)
+        return builder.with_logging_disabled()
 
     def transactional(self, defaults: StoreDefaults | None = None) -> bool:
         """Whether the store will be transactional: said here, by the supplier, or by the pipeline, in this order."""

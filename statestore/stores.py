@@ -109,6 +109,25 @@ def persistent_transactional_versioned_key_value_store(
     return persistent_versioned_key_value_store(name, history_retention, segment_interval, True, mechanism=mechanism)
 
 
+def in_memory_versioned_key_value_store(
+    name: str,
+    history_retention: Duration,
+    segment_interval: Duration | None = None,
+    transactional: bool | None = None,
+    *,
+    mechanism: _Mechanism = None,
+) -> StoreSupplier[Versioned]:
+    """Histories of values in memory."""
+    return StoreSupplier(
+        name,
+        Versioned,
+        {"history_retention_ms": to_ms(history_retention), **_segments(segment_interval)},
+        persistent=False,
+        transactionality=transactional,
+        mechanism=mechanism,
+    )
+
+
 # Windows.
 
 

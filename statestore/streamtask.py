@@ -20,12 +20,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 from uuid import uuid4
 
 import structlog
 
 from statestore.budget import UncommittedBudget
+from statestore.builder import StoreBuilder
+from statestore.cache.record_cache import RecordCache
 from statestore.config import StreamConfig
 from statestore.context import Headers, RecordContext
 from statestore.errors import Fenced, InvariantBroken, RollforwardError, Unavailable
@@ -43,7 +45,10 @@ log = structlog.get_logger()
 class StreamTask:
     """One thread uses it; any thread may read the stores. It opens the stores it is given, and closes them.
 
-    topic_configs: settings of a store's changelog topic, by the store's name; they go over those of its kind.
+    stores: each as a store, or as a builder, which follows the configuration's `store_defaults`; see `store`.
+    topic_configs: settings of a store's changelog topic, by the store's name; they go over those of its kind and its
+        builder.
+    cache: what stands before stores whose builders have caching on.
     listener: told how restoring goes.
     budget: shared with the other tasks of the process; one of its own if None.
     member: gives `consumer_group_metadata()` of the consumer that reads for this task, if it is a member of the group:
@@ -53,18 +58,26 @@ class StreamTask:
     def __init__(
         self,
         config: StreamConfig,
-        stores: Sequence[Store],
+        stores: Sequence[Store | StoreBuilder[Any]],
         *,
         topic_configs: Mapping[str, Mapping[str, str]] | None = None,
         listener: RestoreListener | None = None,
         budget: UncommittedBudget | None = None,
         member: Callable[[], object] | None = None,
+        cache: RecordCache | None = None,
         clock: Callable[[], float] = time.monotonic,
         make_producer: Callable[..., TransactionalProducer] = TransactionalProducer,
     ) -> None:
         self.config = config
+        topics: dict[str, Mapping[str, str]] = dict(topic_configs or {})
+        built: list[Store] = []
+        for one in stores:
+            if isinstance(one, StoreBuilder):
+                topics[one.name] = {**one.topic_config, **topics.get(one.name, {})}
+            built.append(one.build(config.store_defaults, cache=cache) if isinstance(one, StoreBuilder) else one)
+        self._stores = {one.name: one for one in built}
         self._parts = TaskParts(
-            config, stores, uuid4().hex, topic_configs or {}, listener or RestoreListener(), member, make_producer
+            config, built, uuid4().hex, topics, listener or RestoreListener(), member, make_producer
         )
         self._budget = budget or UncommittedBudget(config.uncommitted_bytes_max)
         self._clock = clock
@@ -129,6 +142,10 @@ class StreamTask:
     def context(self) -> TaskStores:
         """What is around the stores, their metrics above all."""
         return self.session.context
+
+    def store(self, name: str) -> Any:
+        """The store of that name. Raises `KeyError` if the task was not given it."""
+        return self._stores[name]
 
     @property
     def plans(self) -> dict[str, RestorePlan]:

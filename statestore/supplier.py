@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from statestore.cache.record_cache import RecordCache
 from statestore.cache.stores import CachedKeyValue, CachedTimestampedKeyValue
 from statestore.cache.windowed import CachedSession, CachedTimestampedWindow, CachedWindow
+from statestore.config import StoreDefaults
 from statestore.kinds.base import Kind
 from statestore.kinds.key_value import KeyValue
 from statestore.kinds.lru import LruMap
@@ -45,18 +46,6 @@ def to_ms(duration: Duration) -> int:
     if ms > MAX_TIME_MS:
         raise ValueError(f"duration is too long: {ms} ms")
     return ms
-
-
-@dataclass(frozen=True)
-class StoreDefaults:
-    """What holds for every store of a pipeline that does not say otherwise.
-
-    transactional: KIP-844 has it off. On, a crash costs a roll back instead of a full restore; off, writes are cheaper.
-    mechanism: how a transactional store keeps its uncommitted writes apart.
-    """
-
-    transactional: bool = False
-    mechanism: TransactionalMechanism = TransactionalMechanism.INDEXED_BATCH
 
 
 @dataclass(frozen=True)

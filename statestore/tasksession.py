@@ -292,7 +292,7 @@ class TaskSession:
     def uncommitted_bytes(self) -> int:
         """What waits to be sent, and changes in memory that do not spill to disk."""
         kinds = [kind for kind in self._kinds.values() if _in_memory(kind)]
-        return self.outbox.bytes + sum(kind.approximate_num_uncommitted_bytes() for kind in kinds)
+        return self.outbox.bytes + sum(kind.uncommitted_memory_bytes() for kind in kinds)
 
     # Closing.
 

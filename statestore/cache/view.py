@@ -30,6 +30,10 @@ class CachedTransaction(Transaction):
     def uncommitted_bytes(self) -> int:
         return self.beneath.uncommitted_bytes
 
+    @property
+    def memory_bytes(self) -> int:
+        return self.beneath.memory_bytes
+
     def get(self, space: str, key: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes | None:
         if isolation is Isolation.READ_UNCOMMITTED:
             entry = self._cached.get((space, key))

@@ -307,6 +307,10 @@ class Kind(StateStore):
         """Keys and values written since the last commit, overwrites counted again; 0 if not transactional."""
         return self.transaction.uncommitted_bytes
 
+    def uncommitted_memory_bytes(self) -> int:
+        """An upper estimate of what uncommitted writes take in this process, bookkeeping included."""
+        return self.transaction.memory_bytes
+
     def _observe(self, time_ms: int) -> None:
         self._stream_time_ms = max(self._stream_time_ms, time_ms)
 

@@ -39,6 +39,10 @@ class AutoTransaction(Transaction):
         return self._active.uncommitted_bytes
 
     @property
+    def memory_bytes(self) -> int:
+        return self._active.memory_bytes
+
+    @property
     def spilled(self) -> bool:
         """Whether the open transaction is in the secondary store."""
         return self._active is self._large

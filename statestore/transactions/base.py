@@ -47,6 +47,11 @@ class Transaction(ABC):
     def uncommitted_bytes(self) -> int:
         """Keys and values written since the last commit, overwrites counted again; 0 if not transactional."""
 
+    @property
+    def memory_bytes(self) -> int:
+        """An upper estimate of what the uncommitted changes take in this process; 0 if they are not kept in it."""
+        return 0
+
     @abstractmethod
     def get(self, space: str, key: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes | None:
         """The value of one key at that isolation."""

@@ -44,7 +44,6 @@ class IndexedBatchTransaction(Transaction):
 
     @property
     def memory_bytes(self) -> int:
-        """An upper estimate of what the changes take in this process."""
         return self._bytes + ENTRY_OVERHEAD_BYTES * sum(len(overlay) for overlay in self.overlays.values())
 
     def _overlay(self, space: str) -> Overlay:
@@ -162,6 +161,8 @@ class IndexedBatchTransaction(Transaction):
     def rollback(self) -> None:
         for overlay in self.overlays.values():
             overlay.clear()
+        # None is kept for a segment that may never be written again.
+        self.overlays = {}
         self.dropped = set()
         self._bytes = 0
         self._ended += 1

@@ -1,7 +1,9 @@
-"""The process whose memory is measured: `python -m tests.statestore.memory_child <folder> <mechanism> <bytes>`.
+"""The process whose memory is measured; it prints as JSON how much that grew, at its highest.
 
-It writes so many bytes in one transaction, reads some back, commits, and prints as JSON how much its memory grew, at
-its highest, until before the commit and over all.
+python -m tests.statestore.memory_child transaction <folder> <bytes> <mechanism>
+    Writes so many bytes in one transaction, reads some back, and commits.
+python -m tests.statestore.memory_child task <folder> <bytes> <bootstrap servers> <application>
+    Writes so many bytes in small entries through a `StreamTask`, which commits when it has to.
 """
 
 from __future__ import annotations
@@ -11,10 +13,16 @@ import random
 import sys
 from pathlib import Path
 
+from statestore.budget import UncommittedBudget
+from statestore.context import RecordContext
 from statestore.kinds.key_value import KeyValue
 from statestore.store import TransactionalMechanism
+from statestore.streamtask import StreamTask
 from statestore.taskstores import TaskStores
-from tests.statestore.test_memory import CONFIG, COPY_BYTES_MAX, UNCOMMITTED_BYTES_MAX, VALUE_BYTES
+from tests.statestore.test_memory import CONFIG, COPY_BYTES_MAX, SMALL_BYTES, UNCOMMITTED_BYTES_MAX, VALUE_BYTES
+from tests.support.counting import config_for
+
+_AT_ONCE = 100
 
 
 def resident(field: str) -> int:
@@ -23,10 +31,10 @@ def resident(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def main() -> None:
-    folder, mechanism, total = Path(sys.argv[1]), TransactionalMechanism(sys.argv[2]), int(sys.argv[3])
+def transaction(folder: Path, total: int, mechanism: str) -> dict[str, int]:
+    """What it takes until before the commit, and over all."""
     task = TaskStores(folder, rocks=CONFIG, uncommitted_bytes_max=UNCOMMITTED_BYTES_MAX, copy_bytes_max=COPY_BYTES_MAX)
-    store = KeyValue("s", mechanism=mechanism)
+    store = KeyValue("s", mechanism=TransactionalMechanism(mechanism))
     store.init(task)
     choose = random.Random(1)
     before = resident("VmRSS")
@@ -38,9 +46,30 @@ def main() -> None:
     writing = resident("VmHWM") - before
     store.commit(count)
     assert count == sum(1 for _ in store.all())
-    print(json.dumps({"uncommitted": known, "writing": writing, "committing": resident("VmHWM") - before}))
     task.close()
+    return {"uncommitted": known, "writing": writing, "committing": resident("VmHWM") - before}
+
+
+def task(folder: Path, total: int, bootstrap: str, application: str) -> dict[str, int]:
+    """What it takes over all, and how often it committed for that reason; the interval never ends."""
+    config = config_for(bootstrap, application, folder, commit_interval_ms=10**9, rocks=CONFIG)
+    store = KeyValue("s", mechanism=TransactionalMechanism.INDEXED_BATCH)
+    stream = StreamTask(config, [store], budget=UncommittedBudget(total // 10))
+    stream.open()
+    offset = stream.next_offset(config.inputs[0])
+    before, count = resident("VmRSS"), total // SMALL_BYTES // _AT_ONCE * _AT_ONCE
+    for first in range(0, count, _AT_ONCE):
+        stream.take(RecordContext(config.inputs[0], 0, offset + first, first))
+        store.put_all([(b"%012d" % number, b"%012d" % number) for number in range(first, first + _AT_ONCE)])
+    stream.commit()
+    grown = resident("VmHWM") - before
+    assert count == sum(1 for _ in store.all())
+    commits = stream.context.counters["early-commit-total", config.transactional_id]
+    stream.close()
+    return {"written": count * SMALL_BYTES, "working": grown, "commits": int(commits)}
 
 
 if __name__ == "__main__":
-    main()
+    how, folder, total, *arguments = sys.argv[1:]
+    run = {"transaction": transaction, "task": task}[how]
+    print(json.dumps(run(Path(folder), int(total), *arguments)))

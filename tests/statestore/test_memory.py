@@ -1,4 +1,4 @@
-"""A transaction of ten times `uncommitted_bytes_max`: what spills stays within a bound, what does not says how large it is."""
+"""Ten times `uncommitted_bytes_max` written: what spills stays within a bound, what does not makes its task commit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from statestore.config import RocksConfig
+from tests.support.counting import Input
 
 MIB = 1024 * 1024
 UNCOMMITTED_BYTES_MAX = 8 * MIB
 COPY_BYTES_MAX = MIB
 VALUE_BYTES = 1000
+# Of an entry with key and value of 12 bytes each, for which Python takes ten times as much.
+SMALL_BYTES = 24
 CONFIG = RocksConfig(write_buffer_bytes=MIB, block_cache_bytes=MIB)
 WRITTEN = 10 * UNCOMMITTED_BYTES_MAX
 
@@ -26,20 +29,24 @@ _COPY = 4 * COPY_BYTES_MAX
 _REST = 32 * MIB
 BOUND = UNCOMMITTED_BYTES_MAX + _DATABASES + _COPY + _REST
 
+TASK_BYTES_MAX = 2 * MIB
+# What waits for the commit is there once more as a batch and as what Kafka's client sends; one RocksDB; and clients.
+TASK_BOUND = 3 * TASK_BYTES_MAX + _DATABASES // 2 + 10 * MIB
 
-def grown(folder: Path, mechanism: str) -> dict[str, int]:
-    """What a process of its own says after it has written ten times the bound."""
-    command = [sys.executable, "-m", "tests.statestore.memory_child", str(folder), mechanism, str(WRITTEN)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, check=True, timeout=300)
-    figures: dict[str, int] = json.loads(done.stdout)
-    print(mechanism, {name: f"{size / MIB:.0f} MiB" for name, size in figures.items()}, f"bound {BOUND / MIB:.0f} MiB")
+
+def measured(how: str, folder: Path, *arguments: str, written: int = WRITTEN) -> dict[str, int]:
+    """What a process of its own says after it has written so many bytes."""
+    command = [sys.executable, "-m", "tests.statestore.memory_child", how, str(folder), str(written), *arguments]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, check=True, timeout=500)
+    figures: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    print(how, arguments, {name: f"{size / MIB:.1f} MiB" for name, size in figures.items()})
     return figures
 
 
 @pytest.mark.parametrize("mechanism", ["auto", "secondary_store"])
 def test_memory_is_bounded_by_the_configuration_however_much_is_written(tmp_path: Path, mechanism: str) -> None:
     assert BOUND < WRITTEN
-    figures = grown(tmp_path, mechanism)
+    figures = measured("transaction", tmp_path, mechanism)
     assert figures["uncommitted"] > WRITTEN
     assert figures["writing"] < BOUND
     assert figures["committing"] < BOUND
@@ -47,6 +54,13 @@ def test_memory_is_bounded_by_the_configuration_however_much_is_written(tmp_path
 
 def test_an_indexed_batch_takes_what_is_written_and_says_so_that_its_task_commits(tmp_path: Path) -> None:
     """It has nowhere to go with it. A task's loop commits at its share of the budget, which `StreamTask` looks at."""
-    figures = grown(tmp_path, "indexed_batch")
+    figures = measured("transaction", tmp_path, "indexed_batch")
     assert figures["uncommitted"] > WRITTEN
     assert figures["writing"] > WRITTEN > BOUND
+
+
+def test_a_task_commits_by_the_memory_that_small_entries_take(tmp_path: Path, kafka: str, unique: str) -> None:
+    Input(kafka, unique)
+    figures = measured("task", tmp_path, kafka, unique, written=10 * TASK_BYTES_MAX)
+    assert figures["written"] > 9 * TASK_BYTES_MAX
+    assert figures["working"] < TASK_BOUND

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from statestore import stores
 from statestore.cache.record_cache import RecordCache
 from statestore.cache.stores import CachedKeyValue, CachedTimestampedKeyValue
 from statestore.cache.windowed import CachedSession, CachedWindow
+from statestore.config import KafkaConfig, StoreDefaults, StreamConfig
 from statestore.errors import InvalidStateStore
 from statestore.kinds.key_value import KeyValue
 from statestore.kinds.lru import LruMap
@@ -22,7 +24,8 @@ from statestore.kinds.versioned import Versioned
 from statestore.kinds.window import Window
 from statestore.materialized import Materialized, StreamJoined
 from statestore.store import TransactionalMechanism
-from statestore.supplier import StoreDefaults, StoreSupplier, to_ms
+from statestore.streamtask import StreamTask
+from statestore.supplier import StoreSupplier, to_ms
 from statestore.typed.serdes import INTEGER, LONG, STRING, ValueAndTimestamp
 from statestore.windows import Windowed
 from tests.statestore.conftest import SETUPS, Setup, TaskUnderTest
@@ -37,6 +40,7 @@ FACTORIES: list[tuple[Make, tuple[Any, ...], type, bool]] = [
     (stores.in_memory_key_value_store, (), KeyValue, False),
     (stores.lru_map, (10,), LruMap, False),
     (stores.persistent_versioned_key_value_store, (MINUTE, None), Versioned, True),
+    (stores.in_memory_versioned_key_value_store, (MINUTE, None), Versioned, False),
     (stores.persistent_window_store, (MINUTE, MINUTE, False), Window, True),
     (stores.persistent_timestamped_window_store, (MINUTE, MINUTE, False), TimestampedWindow, True),
     (stores.in_memory_window_store, (MINUTE, MINUTE, False), Window, False),
@@ -297,6 +301,47 @@ class TestMaterialized:
         with pytest.raises(ValueError, match="negative"):
             Materialized.named("s").with_retention(-1)
 
+    def test_a_builder_has_all_that_is_said(self) -> None:
+        said = (
+            Materialized[str, int]
+            .named("visits")
+            .with_key_serde(STRING)
+            .with_value_serde(LONG)
+            .with_retention(2 * MINUTE)
+            .with_logging_enabled({"segment.bytes": "9"})
+            .with_transactionality_enabled()
+        )
+        builder = said.store_builder(stores.window_store_builder, Window, window_size_ms=60_000)
+        store = builder.build(cache=RecordCache(1_000))
+        assert (CachedWindow, STRING, LONG) == (type(store.store), store.keys, store.values)
+        assert (120_000, True, True) == (store.store.retention_ms, store.transactional(), store.store.logged)
+        assert "9" == builder.log_config()["segment.bytes"]
+        off = said.with_caching_disabled().with_logging_disabled().with_transactionality_disabled()
+        builder = off.store_builder(stores.window_store_builder, Window, window_size_ms=60_000)
+        store = builder.build(ON)
+        assert (Window, False, False) == (type(store.store), store.transactional(), store.store.logged)
+        assert {} == builder.log_config()
+
+    def test_a_builder_follows_the_supplier_and_leaves_the_rest_to_the_pipeline(self) -> None:
+        def said(supplier: StoreSupplier[Any]) -> Any:
+            serdes = Materialized[str, str].with_supplier(supplier).with_key_serde(STRING).with_value_serde(STRING)
+            make = stores.versioned_key_value_store_builder
+            return serdes.store_builder(make if supplier.kind is Versioned else stores.key_value_store_builder)
+
+        plain = said(stores.in_memory_key_value_store("s"))
+        assert (True, False) == (plain.caching_enabled, plain.with_caching_disabled().build().transactional())
+        assert plain.with_caching_disabled().build(ON).transactional()
+        assert not plain.build(cache=RecordCache(1_000)).persistent()
+        # Kafka Streams leaves the cache away there, too.
+        versioned = said(stores.in_memory_versioned_key_value_store("s", MINUTE, transactional=False))
+        assert (False, False) == (versioned.caching_enabled, versioned.build(ON).transactional())
+
+    def test_a_builder_needs_a_store_and_serdes(self) -> None:
+        serdes = Materialized[str, int]().with_key_serde(STRING).with_value_serde(LONG)
+        for lacking in (serdes, Materialized[str, int].named("s").with_key_serde(STRING)):
+            with pytest.raises(TypeError, match="a builder needs"):
+                lacking.store_builder(stores.key_value_store_builder)
+
     def test_a_joins_stores_are_transactional_alike(self) -> None:
         sides = [stores.persistent_window_store(name, MINUTE, MINUTE, True) for name in ("this", "other")]
         joined = StreamJoined(*sides)
@@ -307,3 +352,41 @@ class TestMaterialized:
         ]:
             assert expected == [side.transactional() for side in changed.store_suppliers()]
         assert (None, None) == StreamJoined().store_suppliers()
+
+
+class TestDefaultsOfATask:
+    """Builders given to a `StreamTask` follow its configuration, and each may say otherwise."""
+
+    @pytest.mark.parametrize("default", [StoreDefaults(), ON, StoreDefaults(True, TransactionalMechanism.AUTO)])
+    def test_a_store_follows_them_unless_it_says_otherwise(self, tmp_path: Path, default: StoreDefaults) -> None:
+        secondary = TransactionalMechanism.SECONDARY_STORE
+        given = [
+            stores.key_value_store_builder(supplier, STRING, STRING)
+            for supplier in (
+                stores.persistent_key_value_store("unsaid"),
+                stores.persistent_key_value_store("on", True),
+                stores.persistent_key_value_store("off", False),
+                stores.persistent_key_value_store("secondary", mechanism=secondary),
+            )
+        ]
+        own = stores.key_value_store_builder(stores.persistent_key_value_store("own"), STRING, STRING).build()
+        config = StreamConfig("a", KafkaConfig("unused:1"), ("in",), 0, tmp_path, store_defaults=default)
+        task = StreamTask(config, [*given, own])
+        mechanism = default.mechanism
+        expected = [mechanism if default.transactional else None, mechanism, None, secondary]
+        assert expected == [task.store(one.name).store.mechanism for one in given]
+        assert task.store("own") is own
+        with pytest.raises(KeyError):
+            task.store("unknown")
+
+    def test_caching_and_the_topics_settings_are_the_builders(self, tmp_path: Path) -> None:
+        builder = stores.key_value_store_builder(stores.persistent_key_value_store("s"), STRING, STRING)
+        cached = builder.with_caching_enabled().with_logging_enabled({"segment.bytes": "9", "segment.ms": "8"})
+        config = StreamConfig("a", KafkaConfig("unused:1"), ("in",), 0, tmp_path)
+        with pytest.raises(ValueError, match="no cache"):
+            StreamTask(config, [cached])
+        task = StreamTask(config, [cached], cache=RecordCache(1_000))
+        assert CachedKeyValue is type(task.store("s").store)
+        assert {"s": {"segment.bytes": "9", "segment.ms": "8"}} == dict(task._parts.topic_configs)
+        over = StreamTask(config, [cached], cache=RecordCache(1_000), topic_configs={"s": {"segment.ms": "7"}})
+        assert {"s": {"segment.bytes": "9", "segment.ms": "7"}} == dict(over._parts.topic_configs)

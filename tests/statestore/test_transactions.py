@@ -11,8 +11,10 @@ from statestore.context import ChangelogRecord, StoreVersion
 from statestore.errors import FormatUnsupported, InvalidStateStore, TaskCorrupted
 from statestore.kinds.key_value import KeyValue
 from statestore.position import Position
+from statestore.spaces.memory import MemoryBase
 from statestore.store import Isolation, TransactionalMechanism
 from statestore.taskstores import TaskStores
+from statestore.transactions.indexed_batch import IndexedBatchTransaction
 from tests.statestore.conftest import TRANSACTIONAL, Setup, TaskUnderTest
 
 COMMITTED = Isolation.READ_COMMITTED
@@ -307,6 +309,18 @@ class TestCrashes:
             self.stores.close()
 
 
+def test_an_indexed_batch_keeps_nothing_of_the_spaces_of_transactions_before() -> None:
+    transaction = IndexedBatchTransaction("s", MemoryBase())
+    for number in range(3):
+        transaction.put(f"s.{number}", b"k", b"v")
+        assert [f"s.{number}"] == list(transaction.overlays)
+        transaction.commit("checkpoint", [])
+    transaction.put("s.9", b"k", b"v")
+    transaction.rollback()
+    assert ({}, 0) == (transaction.overlays, transaction.memory_bytes)
+    assert ["s.0", "s.1", "s.2"] == transaction.spaces()
+
+
 class TestCheckpoints:
     @pytest.fixture
     def stores(self, tmp_path: Path) -> TaskStores:
@@ -332,7 +346,21 @@ class TestCheckpoints:
         assert StoreVersion() == stores.version("s", persistent=True)
         stores.close()
 
-    @pytest.mark.case("CP-04", "CP-05", "CP-11")
+    @pytest.mark.case("CP-04")
+    def test_an_unknown_offset_is_written_and_read_back_as_such(self, stores: TaskStores) -> None:
+        store = KeyValue("s")
+        store.init(stores)
+        store.commit(5)
+        assert (5, 5) == (store.committed_offset(), self.entry(stores, "s")["offset"])
+        store.commit(None)
+        found = stores.version("s", persistent=True)
+        assert (None, None) == (store.committed_offset(), self.entry(stores, "s")["offset"])
+        # What is unknown is the offset, not the store: an entry that says so is no missing entry.
+        assert found is not None and (KeyValue.layout, None) == (found.layout, found.offset)
+        assert stores.version("another", persistent=True) is None
+        stores.close()
+
+    @pytest.mark.case("CP-11")
     def test_an_entry_says_format_layout_offset_time_and_position(self, stores: TaskStores) -> None:
         for version in (
             StoreVersion(layout="key-value/1", offset=None),
