@@ -65,13 +65,14 @@ class BringUp:
         self._listener = listener
         self.pin_life_s = 3_600.0
         self._database: TaskDatabase | None = None
+        self._began = 0.0
 
     def run(self, found: Found, database: TaskDatabase | None) -> BroughtUp:
         """Go the cheapest correct way. `database` is the open local store, if it can be opened.
 
         Raises `Unrecoverable` when every way is refused; the local store is then as it was.
         """
-        self._database = database
+        self._database, self._began = database, time.monotonic()
         if found.position is None:
             require_no_records(self._spec, self._reader, found.changelog_first)
         self._drop_ahead(found)
@@ -129,7 +130,7 @@ class BringUp:
             return BroughtUp(self._database, plan, 0)
         started = time.monotonic()
         records = replay(plan, self._spec, self._reader, self._database, found.position, self._listener)
-        self._require_in_time(found, time.monotonic() - started, self._spec.folder)
+        self._require_in_time(found, _version_at_ms(plan, found), self._spec.folder)
         save_rates(self._spec.folder.parent, found.rates.with_replay(records, time.monotonic() - started))
         return BroughtUp(self._database, plan, records)
 
@@ -138,22 +139,23 @@ class BringUp:
         assert found.position is not None
         started = time.monotonic()
         records = rebuild(plan, self._spec, self._reader, self._rocks, found.position, self._listener)
-        self._require_in_time(found, time.monotonic() - started, unfinished(self._spec.folder))
+        self._require_in_time(found, found.now_ms, unfinished(self._spec.folder))
         self._close()
         take_place(self._spec.folder, points="load")
         self._database = self._open()
         save_rates(self._spec.folder.parent, found.rates.with_rebuild(records, time.monotonic() - started))
         return BroughtUp(self._database, plan, records)
 
-    def _require_in_time(self, found: Found, seconds: float, folder: Path) -> None:
-        if seconds * 1000 >= found.delete_retention_ms:
-            # A key read at the beginning may have been deleted, and its deletion dropped, before the end was read.
+    def _require_in_time(self, found: Found, version_at_ms: int, folder: Path) -> None:
+        """Raise `Unavailable` if a deletion since the version may have been dropped before it was read."""
+        age_s = (found.now_ms - version_at_ms) / 1000 + time.monotonic() - self._began
+        if age_s * 1000 >= found.delete_retention_ms:
             self._close()
             wipe(folder)
             raise Unavailable(
                 "replay took longer than the changelog keeps deletions",
                 task=self._spec.name,
-                seconds=round(seconds),
+                seconds=round(age_s),
                 hint="raise delete.retention.ms of the changelog",
             )
 
@@ -207,3 +209,14 @@ class BringUp:
     def close(self) -> None:
         """Release the database after `run` has raised."""
         self._close()
+
+
+def _version_at_ms(plan: RecoveryPlan, found: Found) -> int:
+    """When the version that a tail is replayed on became the store's; now if there is none."""
+    if plan.way is Way.SNAPSHOT:
+        manifest = next(s for s in found.snapshots if s.key == plan.snapshot).manifest
+        assert manifest is not None
+        return manifest.version_at_ms
+    if plan.way is Way.FULL_REPLAY or found.checkpoint is None:
+        return found.now_ms
+    return found.checkpoint.written_at_ms

@@ -17,6 +17,8 @@ from statestore.batches import Position
 from statestore.errors import Unavailable, Unrecoverable
 from statestore.folders import unfinished
 from statestore.kafka import TransactionalProducer
+from statestore.planning import facts
+from statestore.planning.facts import Found
 from statestore.planning.plan import Way
 from statestore.task import Task
 from statestore.version import Checkpoint, TaskDatabase
@@ -144,6 +146,28 @@ def test_a_replay_longer_than_deletions_are_kept_is_given_up(
         world.open()
     # What was read must not be taken for a store by the next opening.
     assert not (unfinished(world.spec.folder) if way == "load" else world.spec.folder).exists()
+    monkeypatch.undo()
+    assert Way.FULL_REPLAY is world.open().plan.way
+    assert KEPT == world.entries()
+
+
+def test_a_version_that_grows_too_old_while_it_catches_up_is_given_up(
+    world: TaskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Young enough when the plan was made; by the end of the replay a deletion since then may have been dropped."""
+    written(world)
+    world.commit_elsewhere({b"b": b"2"})
+    gather = facts.gather
+
+    def nearly_too_old(*about: Any) -> Found:
+        found = gather(*about)
+        assert found.checkpoint is not None
+        return replace(found, now_ms=found.checkpoint.written_at_ms + found.delete_retention_ms - 1)
+
+    monkeypatch.setattr("statestore.task.gather", nearly_too_old)
+    with pytest.raises(Unavailable, match="replay took longer than the changelog keeps deletions"):
+        world.open()
+    assert not world.spec.folder.exists()
     monkeypatch.undo()
     assert Way.FULL_REPLAY is world.open().plan.way
     assert KEPT == world.entries()
