@@ -54,6 +54,8 @@ ARCHIVE_POINTS = ("archive.before-put", "archive.put")
 REFUSE_POINTS = ("driver.refused",)
 # Of a store of any task, in the order of one transaction that spills and one recovery.
 SPILL_POINTS = ("spill.begun", "spill.in", "spill.done")
+# Of every space that goes, in whatever step it does.
+DROP_POINTS = ("drop.unlisted", "drop.flushed", "drop.dropped")
 INDEXED_POINTS = ("indexed.before-write", "indexed.written", "indexed.dropped")
 SECONDARY_POINTS = (
     "secondary.synced",
@@ -62,18 +64,20 @@ SECONDARY_POINTS = (
     "secondary.in-copy",
     "secondary.before-last-write",
     "secondary.copied",
+    "secondary.in-drop",
     "secondary.dropped",
     "secondary.commit-file-deleted",
     "secondary.emptied",
 )
 SECONDARY_OPENING_POINTS = ("secondary.roll-forward", "secondary.discarded")
-STORE_RESTORE_POINTS = ("restore.before-write", "restore.written")
+STORE_RESTORE_POINTS = ("restore.before-write", "restore.written", "restore.ended")
 STORE_POINTS = (
     *SPILL_POINTS,
     *INDEXED_POINTS,
     *SECONDARY_POINTS,
     *SECONDARY_OPENING_POINTS,
     *STORE_RESTORE_POINTS,
+    *DROP_POINTS,
 )
 # In the order in which one snapshot, one restore, one collection meets them.
 SNAPSHOT_POINTS = (
@@ -95,6 +99,8 @@ RESTORE_POINTS = (
 )
 # In the order in which loading a changelog meets them; only a program's task copies what it has.
 LOAD_COPY_POINTS = ("load.copied",)
+# And lets go of segments that what it has loaded has left behind.
+LOAD_EXPIRE_POINTS = ("load.expired",)
 LOAD_POINTS = ("load.in-build", "load.loaded", "load.built", "load.before-rename", "load.renamed")
 COLLECT_POINTS = (
     "collect.marked",
@@ -166,6 +172,7 @@ ALL_POINTS = (
     *SNAPSHOT_POINTS,
     *RESTORE_POINTS,
     *LOAD_COPY_POINTS,
+    *LOAD_EXPIRE_POINTS,
     *LOAD_POINTS,
     *COLLECT_POINTS,
     *PAST_POINTS,

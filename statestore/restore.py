@@ -126,6 +126,7 @@ def load_store(
     records = load(database, reader, restoring, kind.load, listener, piece_bytes=piece_bytes, headers=True)
     for space in kind.expired(database.spaces()):
         database.drop(space)
+        reach("load.expired")
     database.write(kind.loaded(offset=plan.end, topic_id=changelog.topic_id), sync=True)
     return records
 

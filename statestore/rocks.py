@@ -28,6 +28,7 @@ from statestore import rocksfiles
 from statestore.columns import Entries
 from statestore.config import RocksConfig
 from statestore.errors import InvalidStateStore, RollforwardError, TaskCorrupted, Unavailable
+from statestore.failpoints import reach
 from statestore.iterator import piece_sizes
 from statestore.ranges import Range
 from statestore.sortedrows import last_in_order
@@ -331,10 +332,13 @@ class Database(Base):
                 if self._lists_spaces:
                     # A family that is gone stays gone after power loss, so the list must, too.
                     self._list_spaces(sync=True)
+                    reach("drop.unlisted")
                     # Else its last change, which no file would have, could be the last one of a log that goes.
                     family.flush(True)
+                    reach("drop.flushed")
                 with self._present:
                     self._db.drop_column_family(space)
+                reach("drop.dropped")
             except Exception as error:
                 raise _translated(error, self.folder) from error
 

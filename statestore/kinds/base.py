@@ -231,6 +231,7 @@ class Kind(StateStore):
         self.transaction.restore({**changes, space: entries})
         reach("restore.written")
         self._restore_ended()
+        reach("restore.ended")
         self._committed, self._position = version, self._position.merged(position)
 
     def load(self, records: Columns) -> Mapping[str, Entries]:

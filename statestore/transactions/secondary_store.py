@@ -239,6 +239,7 @@ class SecondaryStoreTransaction(Transaction):
         # 4
         for name in self._dropped - self._written():
             self.base.drop(name)
+            reach("secondary.in-drop")
         reach("secondary.dropped")
         self._view = None
         self._turn += 1

@@ -113,10 +113,12 @@ class Life:
         self.sent.clear()
         totals, visits = self.stores["totals"], self.stores["visits"]
         assert isinstance(totals, KeyValue) and isinstance(visits, Window)
+        # Segments expire one by one, and now and then several at once.
+        begin_ms = number * 20 + number // 4 * 3 * INTERVAL_MS
         for _ in range(choose.choice((5, 30, 300))):
             key = b"%03d" % choose.randrange(200)
             totals.put(key, None if choose.random() < 0.2 else choose.randbytes(choose.choice((0, 10, 100))))
-            visits.put(key[:1], b"%d" % number, number * 20 + choose.randrange(60))
+            visits.put(key[:1], b"%d" % number, begin_ms + choose.randrange(60))
         done = Round(
             number,
             [(r.store, r.key.hex(), None if r.value is None else r.value.hex()) for r in self.sent],

@@ -51,14 +51,19 @@ def _sizes(folder: Path) -> dict[str, int]:
 def dying(points: Iterable[str], folder: Path, copy: Path, *, passes: int = 0) -> Iterator[None]:
     """Within, when one of the points is reached for the `passes + 1`-th time, the folder is copied and `Killed` raised."""
     left = passes
+    dead: Killed | None = None
     with TemporaryDirectory() as armed, pytest.MonkeyPatch.context() as patch:
 
         def die(_by: signal.Signals) -> None:
-            nonlocal left
+            nonlocal left, dead
+            if dead is not None:
+                # Only here is anything cleaned up on the way out: a killed process comes to no further point.
+                raise dead
             (point,) = (point for point in points if not failpoints.is_armed(Path(armed), point))
             if left == 0:
                 photograph(folder, copy)
-                raise Killed(point)
+                dead = Killed(point)
+                raise dead
             left -= 1
             failpoints.arm(Path(armed), point)
 

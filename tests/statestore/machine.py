@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from statestore.context import ChangelogRecord
 from statestore.errors import TaskCorrupted
 from statestore.failpoints import (
+    DROP_POINTS,
     INDEXED_POINTS,
     SECONDARY_OPENING_POINTS,
     SECONDARY_POINTS,
@@ -38,12 +39,18 @@ UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
 BATCH = 3
 """Records a restore writes at once."""
-_OPENING = (*SECONDARY_OPENING_POINTS, "secondary.in-copy", "secondary.before-last-write")
+_OPENING = (
+    *SECONDARY_OPENING_POINTS,
+    *DROP_POINTS,
+    "secondary.in-copy",
+    "secondary.before-last-write",
+    "secondary.in-drop",
+)
 COMMIT_POINTS = {
     None: (),
-    TransactionalMechanism.INDEXED_BATCH: INDEXED_POINTS,
-    TransactionalMechanism.SECONDARY_STORE: SECONDARY_POINTS,
-    TransactionalMechanism.AUTO: SPILL_POINTS + INDEXED_POINTS + SECONDARY_POINTS,
+    TransactionalMechanism.INDEXED_BATCH: INDEXED_POINTS + DROP_POINTS,
+    TransactionalMechanism.SECONDARY_STORE: SECONDARY_POINTS + DROP_POINTS,
+    TransactionalMechanism.AUTO: SPILL_POINTS + INDEXED_POINTS + SECONDARY_POINTS + DROP_POINTS,
 }
 # Dying at one of these leaves the version before the commit; at any other, the new one.
 BEFORE_COMMIT = {*SPILL_POINTS, "indexed.before-write", "secondary.synced", "secondary.commit-file-unnamed"}
@@ -210,15 +217,15 @@ class StoreMachine(RuleBasedStateMachine):
         self._open_at(self.task.folder, [before if point in BEFORE_COMMIT else self.committed])
 
     @precondition(lambda self: self.setup.persistent)
-    @rule(passes=st.integers(0, 6))
+    @rule(passes=st.integers(0, 9))
     def lose_the_disk_and_die_in_restore(self, passes: int) -> None:
         self._leave()
         self.forget_uncommitted()
         self.task = self._task(self._folder())
         self.store = self.task.open(self.made())
         if self._dies(STORE_RESTORE_POINTS, lambda: self._replay(0), passes=passes):
-            # A batch is in or it is not; the points are reached in turn, before and after each.
-            done = (passes + 1) // 2
+            # A batch is in or it is not; the points are reached in turn, the first before each and the others after it.
+            done = -(-passes // len(STORE_RESTORE_POINTS))
             at = min(done * BATCH, self.committed or 0) if done else None
             self._open_at(self.task.folder, [at if self.transactional else None])
 

@@ -18,6 +18,7 @@ import pytest
 
 from statestore.errors import TaskCorrupted
 from statestore.failpoints import (
+    DROP_POINTS,
     INDEXED_POINTS,
     SECONDARY_OPENING_POINTS,
     SECONDARY_POINTS,
@@ -31,13 +32,13 @@ from tests.statestore.crash_child import committed_rounds, content, stores
 from tests.statestore.test_state_machine import chosen_seed
 
 ROUNDS = 12
-_INDEXED = INDEXED_POINTS + STORE_RESTORE_POINTS
-_SECONDARY = SECONDARY_POINTS + SECONDARY_OPENING_POINTS + STORE_RESTORE_POINTS
+_INDEXED = INDEXED_POINTS + DROP_POINTS + STORE_RESTORE_POINTS
+_SECONDARY = SECONDARY_POINTS + SECONDARY_OPENING_POINTS + DROP_POINTS + STORE_RESTORE_POINTS
 POINTS = [
     *(("indexed_batch", point) for point in _INDEXED),
     *(("secondary_store", point) for point in _SECONDARY),
     *(("auto", point) for point in STORE_POINTS),
-    *(("direct", point) for point in STORE_RESTORE_POINTS),
+    *(("direct", point) for point in STORE_RESTORE_POINTS + DROP_POINTS),
 ]
 # What has to have happened before for an opening to come to the point.
 BEFORE = {
@@ -45,6 +46,7 @@ BEFORE = {
     "secondary.discarded": ["secondary.synced"],
     "restore.before-write": ["indexed.before-write", "secondary.synced"],
     "restore.written": ["indexed.before-write", "secondary.synced"],
+    "restore.ended": ["indexed.before-write", "secondary.synced"],
 }
 
 
@@ -77,14 +79,14 @@ class Child:
         assert process.returncode in (0, -signal.SIGKILL)
         return process.returncode != 0
 
-    def check(self) -> None:
+    def check(self, *, restored: bool = False) -> None:
         """Each store is at one committed version: at the last round, or, if that died on the way, at the one before.
 
-        One without transactions says that it is of no version, or was never opened.
+        If it died while it was `restored` from nothing, at any. One without transactions says that it is of no version, or was never opened.
         """
         rounds = committed_rounds(self.folder)
         mechanism = None if self.mechanism == "direct" else TransactionalMechanism(self.mechanism)
-        if mechanism is not None:
+        if mechanism is not None and not restored:
             rounds = rounds[-2:]
         copy = self.folder / "copy"
         shutil.copytree(self.folder / "task", copy)
@@ -124,6 +126,20 @@ def test_a_store_killed_at_a_failpoint_is_at_one_version_and_goes_on(
         child.check()
     assert child.dies_at([point], passes=0 if point in BEFORE else 1)
     child.check()
+    child.goes_on()
+
+
+@pytest.mark.parametrize("point", STORE_RESTORE_POINTS + DROP_POINTS)
+@pytest.mark.parametrize("mechanism", ["indexed_batch", "secondary_store", "auto"])
+def test_a_store_killed_while_it_is_restored_from_nothing_is_at_one_version_and_goes_on(
+    tmp_path: Path, mechanism: str, point: str
+) -> None:
+    child = Child(tmp_path, mechanism, seed=2)
+    assert not child.dies_at([])
+    shutil.rmtree(tmp_path / "task")
+    # Segments are dropped after the write that leaves them behind.
+    assert child.dies_at([point], passes=1)
+    child.check(restored=True)
     child.goes_on()
 
 
