@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.columns import Headers
+from statestore.columns import Headers, spans
 from statestore.errors import InvalidConfig, InvariantBroken
 
 Words = npt.NDArray[np.uint64]
@@ -186,13 +186,8 @@ class _Fields:
         return _Fields(self.buffer, self.places[:count], self.sizes[:count], self.nulls[:count])
 
     def column(self) -> pa.BinaryArray:
-        count = len(self.places)
-        # The fields and what lies between them are an array of all bytes; the fields are every second of it.
-        ends = np.empty(2 * count, np.int32)
-        ends[0::2], ends[1::2] = self.places, self.places + self.sizes
-        everything = pa.Array.from_buffers(pa.binary(), max(0, 2 * count - 1), [None, pa.py_buffer(ends), self.buffer])
-        mask = self.nulls if self.nulls.any() else None
-        return everything.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=mask))
+        nulls = self.nulls if self.nulls.any() else None
+        return spans(self.buffer, self.places, self.places + self.sizes, pa.binary(), nulls)
 
 
 class Consumer:

@@ -24,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statestore.columns import spans
+
 Places = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
@@ -188,12 +190,7 @@ class _Block:
         """The bytes between, as text."""
         if (ends < starts).any():
             return None
-        # The texts and what lies between them are an array of all bytes; the texts are every second of it.
-        offsets = np.stack([starts, ends], axis=1).astype(np.int32)
-        everything = pa.Array.from_buffers(
-            pa.string(), offsets.size - 1, [None, pa.py_buffer(offsets), pa.py_buffer(self.text)]
-        )
-        return everything.take(pa.array(np.arange(0, offsets.size, 2)))
+        return spans(pa.py_buffer(self.text), starts, ends, pa.string())
 
     def numbers(self, starts: Places, ends: Places, kind: pa.DataType) -> pa.Array | None:
         """The numbers between; None if one is none, or may be too large."""
