@@ -17,6 +17,8 @@ from statestore.staging import SCHEMA
 
 _LOOK_TIMEOUT_S = 1.0
 _KEYS = pa.schema([("key", pa.binary())])
+# What a call raises. A stream that ends under its client is an OSError of Arrow's, or one without the answer.
+_CALL_ERRORS = (flight.FlightError, pa.ArrowException, OSError, StopIteration)
 
 
 class StoreClient:
@@ -47,7 +49,7 @@ class StoreClient:
         try:
             results = list(self._client.do_action((action, wire.dumps(**command)), options))
             return wire.loads(results[0].body)
-        except (flight.FlightError, pa.ArrowException) as error:
+        except _CALL_ERRORS as error:
             raise wire.from_flight(error) from error
 
     def open_task(self, spec: TaskSpec, epoch: int) -> dict[str, Any]:
@@ -92,7 +94,7 @@ class StoreClient:
             reader = self._client.do_get(flight.Ticket(wire.dumps(task=task, **command)), self._options)
             for chunk in reader:
                 yield chunk.data
-        except (flight.FlightError, pa.ArrowException) as error:
+        except _CALL_ERRORS as error:
             raise wire.from_flight(error) from error
 
 
@@ -106,7 +108,7 @@ class Reading:
             self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(_KEYS)
             self.already: bool = wire.loads(self._reader.read_chunk().app_metadata)["already"]
-        except (flight.FlightError, pa.ArrowException) as error:
+        except _CALL_ERRORS as error:
             raise wire.from_flight(error) from error
 
     def states(self, keys: pa.Array) -> tuple[pa.Array, int]:
@@ -114,7 +116,7 @@ class Reading:
         try:
             self._writer.write_batch(pa.record_batch([keys], schema=_KEYS))
             answer = self._reader.read_chunk()
-        except (flight.FlightError, pa.ArrowException) as error:
+        except _CALL_ERRORS as error:
             raise wire.from_flight(error) from error
         version = wire.loads(answer.app_metadata)
         self.stream_time_ms = version["stream_time_ms"]
@@ -124,7 +126,7 @@ class Reading:
         """End the stream."""
         try:
             self._writer.close()
-        except (flight.FlightError, pa.ArrowException) as error:
+        except _CALL_ERRORS as error:
             raise wire.from_flight(error) from error
 
 
@@ -136,14 +138,14 @@ class Writing:
         try:
             self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(SCHEMA)
-        except (flight.FlightError, pa.ArrowException) as error:
+        except _CALL_ERRORS as error:
             raise wire.from_flight(error) from error
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Send rows of `staging.SCHEMA`."""
         try:
             self._writer.write_batch(rows)
-        except (flight.FlightError, pa.ArrowException) as error:
+        except _CALL_ERRORS as error:
             raise wire.from_flight(error) from error
 
     def close(self) -> int:
@@ -153,5 +155,5 @@ class Writing:
             rows: int = wire.loads(self._reader.read_chunk().app_metadata)["rows"]
             self._writer.close()
             return rows
-        except (flight.FlightError, pa.ArrowException) as error:
+        except _CALL_ERRORS as error:
             raise wire.from_flight(error) from error

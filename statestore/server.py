@@ -129,28 +129,24 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         writer.begin(STATES)
         already = command["batch"] <= task.committed_batch
         writer.write_metadata(wire.dumps(already=already))
-        while not already:
-            try:
-                chunk = reader.read_chunk()
-            except StopIteration:
-                return
+        for chunk in _sent(reader):
+            if already:
+                continue
             states, token, stream_time_ms = task.read(chunk.data.column(0))
             answer = pa.record_batch([pa.array(states, pa.binary())], schema=STATES)
             writer.write_with_metadata(answer, wire.dumps(token=token, stream_time_ms=stream_time_ms))
 
     def _write(self, task: Task, command: dict[str, Any], reader: Any, writer: Any) -> None:
         if command["batch"] <= task.committed_batch:
+            for _ in _sent(reader):
+                pass
             writer.write_metadata(wire.dumps(already=True, rows=0))
             return
         order = None if command["order"] is None else Order(*command["order"])
         staged = task.begin_stage(
             batch=command["batch"], attempt=command["attempt"], token=command["token"], order=order
         )
-        while True:
-            try:
-                chunk = reader.read_chunk()
-            except StopIteration:
-                break
+        for chunk in _sent(reader):
             if chunk.data is None:
                 continue
             task.check_stage(chunk.data)
@@ -253,6 +249,16 @@ def _require_not_older(task: Task, command: dict[str, Any]) -> None:
         raise Fenced(
             "a newer driver has opened the task", task=task.spec.name, epoch=command["epoch"], newest=task.epoch
         )
+
+
+def _sent(reader: Any) -> Iterator[Any]:
+    """What the client sends, to its end. A server that answers and leaves before it breaks the client's stream."""
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            return
+        yield chunk
 
 
 def _unhex(text: str | None) -> bytes | None:

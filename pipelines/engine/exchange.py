@@ -157,6 +157,7 @@ def ordered(exchanges: Exchanges, order: RecordOrder) -> ArrowFunction:
         with exchange.client(task) as client:
             reading = exchange.read(client, task)
             if reading.already:
+                reading.close()
                 return
             _, token = reading.states(pa.array([], pa.binary()))
 

@@ -57,6 +57,7 @@ class Duplicates:
         key, state = self._choose.choice(found)
         reading = client.read(task, epoch=epoch, batch=batch)
         if reading.already:
+            reading.close()
             return 0
         _, token = reading.states(pa.array([key], pa.binary()))
         reading.close()
