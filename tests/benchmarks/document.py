@@ -48,8 +48,9 @@ def goals_table(rows: Sequence[Row]) -> str:
         found = goal.found(rows)
         bound = f"{'≥' if goal.at_least else '≤'} {goal.bound:,g}{' ×' if goal.at_least else ''}"
         met = "not measured yet" if found is None else "yes" if goal.met(found) else "**no**"
-        lines.append([goal.text, bound, "–" if found is None else f"{found:,g}", met])
-    return table(("goal", "bound", "found", "met"), lines)
+        rounds = "–" if found is None else str(goal.rounds(rows))
+        lines.append([goal.text, bound, "–" if found is None else f"{found:,g}", met, rounds])
+    return table(("goal", "bound", "found", "met", "rounds"), lines)
 
 
 def sections(rows: Sequence[Row]) -> list[str]:
