@@ -1,7 +1,7 @@
 """Decode: Kafka records to rows, or to rows that say why a record is no row. Runs before the shuffle.
 
-JSON values are decoded a block at a time. Blocks of records that are written alike `jsonshape.py` reads; others are joined
-by newlines and given to Arrow's reader with the source's schema. There a block is accepted only if it can hold exactly one object a record: every value starts with `{` and ends with `}`
+JSON values are decoded a block at a time. Records that are written alike `jsonshape.py` reads; others are joined by newlines
+and given to Arrow's reader with the source's schema. There a block is accepted only if it can hold exactly one object a record: every value starts with `{` and ends with `}`
 (so none can reach into the next: after a complete inner object, `{` is a syntax error), and as many rows come out as
 records went in. Otherwise the block is halved until the bad record stands alone; the others are decoded as usual.
 
@@ -19,6 +19,7 @@ from decimal import Decimal
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
@@ -33,6 +34,7 @@ from pipelines.sql.time_pattern import time_reader
 from pipelines.sql.types import PHYSICAL, parse_type
 from statestore.errors import InvalidConfig
 
+Rows = npt.NDArray[np.int64]
 Decoder = Callable[[Iterable[Records]], Iterator[pa.RecordBatch]]
 # Is given the records of a block, the bad ones among them, and the bytes of all values.
 Count = Callable[[int, int, int], None]
@@ -217,17 +219,24 @@ class _Fields:
         schema = pa.schema([(name, kind) for names, kind in zip(spellings, self.types, strict=True) for name in names])
         return paj.ParseOptions(explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior=others)
 
-    def shaped(self, values: pa.BinaryArray) -> list[pa.Array] | None:
-        """One array a column, if all values are of one shape; they are taken not to be when three blocks were not."""
+    def shaped(self, values: pa.BinaryArray) -> tuple[list[pa.Array], Rows] | None:
+        """One array a column of the values that are of one shape, and which are not.
+
+        None if most are not; they are taken not to be when three blocks were not.
+        """
         if len(values) < ROWS_MIN or self._unlike >= _UNLIKE_MAX:
             return None
-        shape = shape_of(values[0].as_py(), self._first)
+        # The first may be the one that has null for a text.
+        shapes = (shape_of(values[row].as_py(), self._first) for row in (0, len(values) // 2))
+        shape = next((shape for shape in shapes if shape is not None), None)
         found = None if shape is None else columns_of(values, shape)
-        if found is not None:
-            self._unlike = 0
-            return [found[name] if name in found else pa.nulls(len(values), kind) for name, kind in self._first.items()]
-        self._unlike += 1
-        return None
+        if found is None:
+            self._unlike += 1
+            return None
+        self._unlike = 0
+        count = len(values) - len(found.others)
+        columns = [found.columns.get(name, pa.nulls(count, kind)) for name, kind in self._first.items()]
+        return columns, found.others
 
     def parse(self, text: bytes) -> pa.Table:
         """Rows of newline-separated objects. Raises ArrowInvalid for anything else."""
@@ -327,7 +336,8 @@ def _decode_block(
         return
     shaped = fields.shaped(values)
     if shaped is not None:
-        pieces.append(shaped)
+        columns, others = shaped
+        pieces.append(_with_others(columns, values, others, first, fields, errors) if len(others) else columns)
         return
     reason = "value is not a JSON object"
     text = _joined(values)
@@ -345,6 +355,24 @@ def _decode_block(
     half = count // 2
     _decode_block(values.slice(0, half), first, fields, pieces, errors)
     _decode_block(values.slice(half), first + half, fields, pieces, errors)
+
+
+def _with_others(
+    columns: list[pa.Array], values: pa.BinaryArray, others: Rows, first: int, fields: _Fields, errors: dict[int, str]
+) -> list[pa.Array]:
+    """The columns with those values at their places that are decoded in another way; fewer than half are."""
+    pieces: list[list[pa.Array]] = []
+    reasons: dict[int, str] = {}
+    _decode_block(values.take(pa.array(others)), 0, fields, pieces, reasons)
+    errors.update({first + int(others[row]): reason for row, reason in reasons.items()})
+    places = np.empty(len(values), np.int64)
+    places[np.delete(np.arange(len(values)), others)] = np.arange(len(values) - len(others))
+    places[others] = np.arange(len(values) - len(others), len(values))
+    order = pa.array(places)
+    return [
+        pa.concat_arrays([column, *(piece[number] for piece in pieces)]).take(order)
+        for number, column in enumerate(columns)
+    ]
 
 
 def _decode_singly(
