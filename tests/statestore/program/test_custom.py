@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from statestore.committed import CommittedStores
 from statestore.context import ChangelogRecord, StoreContext
-from statestore.errors import InvalidStateStore
+from statestore.errors import InvalidInput, InvalidStateStore
 from statestore.failpoints import arm, is_armed
 from statestore.planning.plan import Way
 from statestore.stores import custom_store_builder
@@ -185,6 +186,17 @@ class TestRefusals:
         with pytest.raises(InvalidStateStore):
             custom_store_builder("memory", Outer).build().init(stores)
         stores.close()
+
+    def test_another_process_that_would_read_its_files(self, tmp_path: Path) -> None:
+        stores = TaskStores(tmp_path)
+        store = custom_store_builder("replaced", Replaced).build()
+        store.init(stores)
+        store.commit(1)
+        stores.close()
+        reading = CommittedStores(tmp_path)
+        with pytest.raises(InvalidInput, match="program's own"):
+            custom_store_builder("replaced", Replaced).build().init(reading)
+        reading.close()
 
     def test_a_transactional_store_without_a_commit_or_recovery_of_its_own(self) -> None:
         class Half(Counts):
