@@ -36,8 +36,9 @@ _OPEN_S = 10.0
 class CommittedStores(TaskStores):
     """For stores that are read and never written. Any thread may read.
 
-    Raises `Unavailable` where the folder stays in change for ten seconds, `InvalidInput` for a write and for a store that
-    its owner has not made, and `TaskCorrupted` for one without transactions that is being written: it has no commit.
+    Raises `Unavailable` where the folder stays in change for ten seconds, `InvalidInput` for a write, for a store that
+    its owner has not made and for one of the program's own, and `TaskCorrupted` for one without transactions that is
+    being written: it has no commit.
     """
 
     def __init__(self, folder: Path, *, rocks: RocksConfig | None = None) -> None:
@@ -84,6 +85,11 @@ class CommittedStores(TaskStores):
         if found is None:
             raise InvalidInput("folder has no such store", store=store, folder=self.folder)
         return found
+
+    def folder_of(self, store: str) -> Path:
+        raise InvalidInput(
+            "what a store of the program's own keeps may be in change", store=store, hint="ask its owner"
+        )
 
     def log(self, record: ChangelogRecord) -> None:
         _refuse(record.store)

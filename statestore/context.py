@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from statestore.metrics import Metrics
 from statestore.position import Position
@@ -35,6 +37,10 @@ class ChangelogRecord:
     value: bytes | None
     timestamp_ms: int
     headers: Headers = ()
+
+
+RestoreCallback = Callable[[Sequence[ChangelogRecord]], None]
+"""Puts changelog records into a store, in their order; only key, value, time and headers of each are to be read."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +89,15 @@ class StoreContext(ABC):
         return time.time_ns() // 1_000_000
 
     @abstractmethod
-    def register(self, store: StateStore) -> None:
-        """Take a store into the task. Raises `ValueError` if another open one has its name."""
+    def register(self, store: StateStore, restore: RestoreCallback | None = None) -> None:
+        """Take a store into the task. Raises `ValueError` if another open one has its name.
+
+        restore: what brings a store of the program's own (`kinds.custom`) back from its changelog.
+        """
+
+    @abstractmethod
+    def folder_of(self, store: str) -> Path:
+        """Where a store of the program's own keeps its files: made here, deleted whenever the store is wiped."""
 
     @abstractmethod
     def transaction(self, store: str, mechanism: TransactionalMechanism | None, *, persistent: bool) -> Transaction:

@@ -18,7 +18,7 @@ from itertools import chain, islice, starmap
 from operator import length_hint
 from threading import Lock
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 from weakref import ref
 
 from statestore.errors import InvalidStateStore
@@ -45,8 +45,25 @@ def piece_sizes(largest: int) -> Iterator[int]:
         size = min(_GROWTH * size, largest)
 
 
+class Flat(chain[T]):
+    """Entries one by one that are there in pieces: whoever wants pieces takes these instead of making new ones."""
+
+    pieces: Iterator[list[T]]
+
+    @classmethod
+    def of(cls, pieces: Iterator[list[T]]) -> Self:
+        """The entries of the pieces. Of a `Flat` either the entries are taken or its pieces."""
+        flat = cast(Self, cls.from_iterable(pieces))
+        flat.pieces = pieces
+        return flat
+
+
 def in_pieces(entries: Iterable[T]) -> Iterator[list[T]]:
-    """The entries in lists of `piece_sizes`."""
+    """The entries in lists of `piece_sizes`, or as they are read; nothing may have been taken of them."""
+    return entries.pieces if isinstance(entries, Flat) else _cut_up(entries)
+
+
+def _cut_up(entries: Iterable[T]) -> Iterator[list[T]]:
     rest = iter(entries)
     for size in piece_sizes(_MOST):
         piece = list(islice(rest, size))

@@ -13,6 +13,7 @@ from statestore.kinds.versioned import Versioned
 from statestore.supplier import Duration, StoreSupplier, to_ms
 from statestore.typed.base import TypedStore
 from statestore.typed.serdes import Serde
+from statestore.windows import Windows
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -98,16 +99,24 @@ class Materialized(Generic[K, V]):
         self,
         make: Callable[[StoreSupplier[Any], Serde[K], Serde[V]], StoreBuilder[T]],
         kind: type[Kind] | None = None,
+        *,
+        windows: Windows | None = None,
         **options: Any,
     ) -> StoreBuilder[T]:
         """What `make`, one of the `…_builder` functions of `stores`, makes of all that is said here.
 
         Without a supplier the store is a `kind` with these options, kept for the retention said here. Caching is left
         out where a store cannot be cached. Raises `TypeError` if there is no supplier, no key or no value serde.
+
+        windows: those that the store is for. They give what is not said of size and retention; a store, a supplier's
+            too, that does not keep them for as long as they accept records raises `ValueError`, as Kafka Streams'
+            materializers of stores do.
         """
-        supplier = self.store_supplier(kind, **options)
+        supplier = self.store_supplier(kind, **{**({} if windows is None else windows.store_options()), **options})
         if supplier is None or self.keys is None or self.values is None:
             raise TypeError("a builder needs a supplier, or a name and a kind, and the serdes of keys and values")
+        if windows is not None:
+            _check_retention(supplier, windows)
         builder = make(supplier, self.keys, self.values)
         if self.caching_enabled and supplier.kind is not Versioned:
             builder = builder.with_caching_enabled()
@@ -122,6 +131,13 @@ class Materialized(Generic[K, V]):
         if self.supplier is not None:
             return self.supplier.transactional(defaults)
         return (defaults or StoreDefaults()).transactional
+
+
+def _check_retention(supplier: StoreSupplier[Any], windows: Windows) -> None:
+    retention_ms = supplier.options.get("retention_ms")
+    if retention_ms is None:
+        raise ValueError(f"store {supplier.name} keeps no windows")
+    windows.check_retention(retention_ms)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import json
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from threading import Lock, RLock
 from typing import TypeVar, cast
@@ -29,7 +29,7 @@ from statestore.columns import Entries
 from statestore.config import RocksConfig
 from statestore.errors import InvalidStateStore, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
-from statestore.iterator import piece_sizes
+from statestore.iterator import Flat, piece_sizes
 from statestore.ranges import Range
 from statestore.sortedrows import last_in_order
 from statestore.spaces.base import Base, ChangeColumns, Changes
@@ -389,7 +389,7 @@ class Database(Base):
         if family is None:
             return iter(())
         pieces = self._opened(family, lower, upper, reverse=reverse).pieces()
-        return chain.from_iterable(_cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse))
+        return Flat.of(_cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse))
 
     def few(self, space: str, lower: bytes, upper: bytes) -> list[Entry] | None:
         """By an iterator that is kept until the next write, and the files of its version with it.
@@ -746,7 +746,7 @@ class View:
         if pinned is None:
             return iter(())
         pieces = pinned.pieces(upper if reverse else lower, reverse=reverse)
-        return chain.from_iterable(_cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse))
+        return Flat.of(_cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse))
 
     def close(self) -> None:
         """Let go. Scans opened from it go on."""

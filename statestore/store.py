@@ -60,20 +60,27 @@ class StateStore(ABC):
     def is_open(self) -> bool:
         """True between `init` and `close`."""
 
-    @abstractmethod
     def commit(self, offset: int | None) -> None:
         """Make all writes since the last commit part of the committed version, together with `offset`.
 
         `offset` is the changelog's next offset to read (exclusive end of what the store holds); None forgets it.
+        Unless a store says otherwise it has no transactions, and this flushes what it buffers (KIP-844). Raises
+        `NotImplementedError` for a transactional store without a commit of its own.
         """
+        if self.transactional():
+            raise NotImplementedError(f"a transactional store has to commit: {self.name}")
+        self.flush()
 
-    @abstractmethod
     def recover(self, offset: int | None) -> int | None:
         """Return to a committed version after a crash and give the changelog offset it stands at.
 
         `offset` is the one the caller believes committed; `None` if it knows of none. The result is where the
-        changelog has to be read from; `None` means from its beginning.
+        changelog has to be read from; `None` means from its beginning. A store without transactions has nothing to
+        return to. Raises `NotImplementedError` for a transactional store without a recovery of its own.
         """
+        if self.transactional():
+            raise NotImplementedError(f"a transactional store has to recover: {self.name}")
+        return offset
 
     @abstractmethod
     def flush(self) -> None:

@@ -9,9 +9,11 @@ transactions. Lengths of time are `timedelta`s or ms.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from statestore.builder import StoreBuilder, TimestampedBuilder
+from statestore.kinds.custom import Custom
 from statestore.kinds.key_value import KeyValue
 from statestore.kinds.lru import LruMap
 from statestore.kinds.session import Session
@@ -19,7 +21,7 @@ from statestore.kinds.timestamped import TimestampedKeyValue
 from statestore.kinds.timestamped_window import TimestampedWindow
 from statestore.kinds.versioned import Versioned
 from statestore.kinds.window import Window
-from statestore.store import TransactionalMechanism
+from statestore.store import StateStore, TransactionalMechanism
 from statestore.supplier import Duration, StoreSupplier, to_ms
 from statestore.typed.key_value import TypedKeyValueStore, TypedTimestampedKeyValueStore
 from statestore.typed.serdes import Serde
@@ -286,6 +288,16 @@ def session_store_builder(
 ) -> StoreBuilder[TypedSessionStore[K, V]]:
     """For a session store."""
     return StoreBuilder(supplier, lambda store: TypedSessionStore(store, keys, values))
+
+
+def custom_store_builder(name: str, make: Callable[[], StateStore]) -> StoreBuilder[Any]:
+    """For a store of the program's own (`kinds.custom`): `make` gives a new one, not opened, each time.
+
+    Whether it is persistent and transactional it says itself. It has a changelog, and is restored from it by what it
+    registers in its `init`, unless logging is disabled. What is opened anew holds what its folder does, or nothing. It
+    has no record cache. Raises `TypeError` if `make` gives no `StateStore`, and `ValueError` if it has another name.
+    """
+    return StoreBuilder(StoreSupplier(name, Custom, {"make": make}), lambda store: store)
 
 
 def _windows(

@@ -33,11 +33,15 @@ from statestore.context import Headers, RecordContext
 from statestore.errors import Fenced, InvariantBroken, RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import ProducerFatal, ProducerFenced, TransactionAborted, TransactionalProducer
+from statestore.kinds.base import Kind
+from statestore.kinds.custom import Custom
 from statestore.listener import RestoreListener
 from statestore.outbox import Output
 from statestore.restore import RestorePlan
+from statestore.store import StateStore
 from statestore.tasksession import Committed, Store, TaskParts, TaskSession
 from statestore.taskstores import TaskStores
+from statestore.typed.base import TypedStore
 
 log = structlog.get_logger()
 
@@ -45,7 +49,8 @@ log = structlog.get_logger()
 class StreamTask:
     """One thread uses it; any thread may read the stores. It opens the stores it is given, and closes them.
 
-    stores: each as a store, or as a builder, which follows the configuration's `store_defaults`; see `store`.
+    stores: each as a store, or as a builder, which follows the configuration's `store_defaults`; see `store`. One of
+        the program's own (`kinds.custom`) keeps a changelog unless its builder says otherwise.
     topic_configs: settings of a store's changelog topic, by the store's name; they go over those of its kind and its
         builder.
     cache: what stands before stores whose builders have caching on.
@@ -58,7 +63,7 @@ class StreamTask:
     def __init__(
         self,
         config: StreamConfig,
-        stores: Sequence[Store | StoreBuilder[Any]],
+        stores: Sequence[StateStore | StoreBuilder[Any]],
         *,
         topic_configs: Mapping[str, Mapping[str, str]] | None = None,
         listener: RestoreListener | None = None,
@@ -74,8 +79,9 @@ class StreamTask:
         for one in stores:
             if isinstance(one, StoreBuilder):
                 topics[one.name] = {**one.topic_config, **topics.get(one.name, {})}
-            built.append(one.build(config.store_defaults, cache=cache) if isinstance(one, StoreBuilder) else one)
-        self._stores = {one.name: one for one in built}
+                one = one.build(config.store_defaults, cache=cache)
+            built.append(_of_task(one))
+        self._stores: dict[str, StateStore] = {one.name: one.store if isinstance(one, Custom) else one for one in built}
         self._parts = TaskParts(
             config, built, uuid4().hex, topics, listener or RestoreListener(), member, make_producer
         )
@@ -275,3 +281,8 @@ class StreamTask:
         if self.session.note.number - 1 < number:
             hint = "the task is back at its last commit: seek to next_offset and go on"
             raise Unavailable("nothing was committed", task=task, error=cause, hint=hint) from cause
+
+
+def _of_task(store: StateStore) -> Store:
+    """What the task works with: of a store of the program's own, what stands for it."""
+    return store if isinstance(store, TypedStore | Kind) else Custom(store.name, make=lambda: store)

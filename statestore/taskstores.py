@@ -3,6 +3,7 @@
     <folder>/committed/            one RocksDB: the spaces of all persistent stores, and what they stand at
     <folder>/<store>.uncommitted/  writes of the open transaction that went to disk
     <folder>/<store>.commit        there while these are being copied
+    <folder>/<store>.files/        what a store of the program's own keeps
     <folder>/committed.recovering  there while a changelog is loaded beside `committed` (`load`)
 
 Stores in memory share one base of their own. What a store stands at is one entry of the space `checkpoint`, written in
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from statestore.config import RocksConfig
-from statestore.context import ChangelogRecord, StoreContext, StoreVersion
+from statestore.context import ChangelogRecord, RestoreCallback, StoreContext, StoreVersion
 from statestore.errors import FormatUnsupported, TaskCorrupted
 from statestore.folders import settle, unfinished
 from statestore.metrics import Metrics
@@ -94,7 +95,7 @@ class TaskStores(StoreContext):
 
     # For stores.
 
-    def register(self, store: StateStore) -> None:
+    def register(self, store: StateStore, restore: RestoreCallback | None = None) -> None:
         known = self._stores.get(store.name)
         if known is not None and known.is_open():
             raise ValueError(f"task has a store of this name already: {store.name}")
@@ -103,6 +104,11 @@ class TaskStores(StoreContext):
         self._stores[store.name] = store
         if not store.persistent():
             self._forget(self._memory, store.name)
+
+    def folder_of(self, store: str) -> Path:
+        folder = self.folder / f"{store}.files"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def transaction(self, store: str, mechanism: TransactionalMechanism | None, *, persistent: bool) -> Transaction:
         """In memory every mechanism is the indexed batch: there is nothing to recover and no disk to spill to."""
@@ -151,6 +157,8 @@ class TaskStores(StoreContext):
         self._forget(self.database, store)
         (self.folder / f"{store}.commit").unlink(missing_ok=True)
         shutil.rmtree(self.folder / f"{store}.uncommitted", ignore_errors=True)
+        if (self.folder / f"{store}.files").exists():
+            shutil.rmtree(self.folder / f"{store}.files")
 
     def _forget(self, base: Base, store: str) -> None:
         for space in base.spaces():

@@ -55,6 +55,10 @@ class TimeWindows:
         """Whether a record for the window that begins at `start_ms` comes too late."""
         return window_end(start_ms, self.size_ms) <= stream_time_ms - self.grace_ms
 
+    def store_options(self) -> dict[str, int]:
+        """What a store of them is made with, unless told otherwise: it keeps a window as long as that accepts records."""
+        return {"window_size_ms": self.size_ms, "retention_ms": self.size_ms + self.grace_ms}
+
     def check_retention(self, retention_ms: int) -> None:
         """Raise `ValueError` if a store would lose windows that still accept records."""
         _at_least("retention of windows (size and grace)", retention_ms, self.size_ms + self.grace_ms)
@@ -75,6 +79,10 @@ class SessionWindows:
         """Whether a record that made a session end at `end_ms` comes too late."""
         return end_ms < stream_time_ms - self.grace_ms - self.gap_ms
 
+    def store_options(self) -> dict[str, int]:
+        """What a store of them is made with, unless told otherwise."""
+        return {"retention_ms": self.gap_ms + self.grace_ms}
+
     def check_retention(self, retention_ms: int) -> None:
         """Raise `ValueError` if a store would lose sessions that still accept records."""
         _at_least("retention of sessions (gap and grace)", retention_ms, self.gap_ms + self.grace_ms)
@@ -91,6 +99,10 @@ class SlidingWindows:
         _at_least("time difference", self.difference_ms, 0)
         _at_least("grace", self.grace_ms, 0)
 
+    def store_options(self) -> dict[str, int]:
+        """What a store of them is made with, unless told otherwise."""
+        return {"window_size_ms": self.difference_ms, "retention_ms": 2 * self.difference_ms + self.grace_ms}
+
     def check_retention(self, retention_ms: int) -> None:
         """Raise `ValueError` if a store would lose windows that still accept records."""
         _at_least(
@@ -98,3 +110,6 @@ class SlidingWindows:
             retention_ms,
             2 * self.difference_ms + self.grace_ms,
         )
+
+
+Windows = TimeWindows | SessionWindows | SlidingWindows

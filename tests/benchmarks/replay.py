@@ -13,28 +13,29 @@ from statestore.kafka import Admin, Reader
 from statestore.listener import RestoreListener, Restoring
 from statestore.load import beside, load
 from statestore.rebuild import stored_entries
+from tests.benchmarks.storework import Keys
 from tests.benchmarks.topics import produce
 
 TOPIC = "changelog"
 
 
-def replayed(keys: list[bytes], rounds: int) -> tuple[float, float]:
+def replayed(keys: Keys, rounds: int) -> tuple[float, float]:
     """CPU and wall seconds of this process for one record a key, with values of 100 bytes, half of which compress."""
     with tempfile.TemporaryDirectory(prefix="rollforward-bench-") as name:
         stack = Stack(Path(name) / "stack")
         servers = stack.up(components=["kafka"]).bootstrap_servers or ""
         try:
             _fill(servers, keys)
-            found = [_replay(servers, Path(name) / str(number), len(keys)) for number in range(rounds)]
+            found = [_replay(servers, Path(name) / str(number), keys.count) for number in range(rounds)]
         finally:
             stack.down(wipe=True)
     return min(found)
 
 
-def _fill(servers: str, keys: list[bytes]) -> None:
+def _fill(servers: str, keys: Keys) -> None:
     Admin(KafkaConfig(servers)).create(TOPIC, partitions=1, settings={})
     now_ms = time.time_ns() // 1_000_000
-    produce(servers, TOPIC, ((key, os.urandom(50) + bytes(50), now_ms) for key in keys))
+    produce(servers, TOPIC, ((key, os.urandom(50) + bytes(50), now_ms) for batch in keys.shuffled() for key in batch))
 
 
 def _replay(servers: str, folder: Path, count: int) -> tuple[float, float]:

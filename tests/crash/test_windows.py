@@ -29,11 +29,11 @@ def pipeline(settings: Settings, kafka: str, unique: str, points: Path) -> Itera
 
 # The third is met between the write that applies a batch and the deletion of what has expired.
 SHORT = ("commit.position-sent", "apply.before-write", "indexed.dropped", "driver.some-committed")
-_PARTS = ("stage", "commit", "indexed", "apply", "driver")
+_PARTS = ("stage", "commit", "indexed", "apply", "drop", "driver")
 _LONG = tuple(p for p in (*SERVER_POINTS, *STORE_POINTS, *DRIVER_POINTS) if p.partition(".")[0] in _PARTS)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("killed_at", [SHORT, pytest.param(_LONG, marks=pytest.mark.slow)])
 def test_killed_at_a_step_windows_and_running_results_stay_what_they_are(
     pipeline: PipelineUnderTest, kafka: str, points: Path, killed_at: tuple[str, ...]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidStateStore
-from statestore.iterator import OpenIterators, StoreIterator, in_pieces
+from statestore.iterator import Flat, OpenIterators, StoreIterator, in_pieces
 
 ENTRIES = [(number, f"value {number}") for number in range(2000)]
 
@@ -53,6 +53,14 @@ def test_pieces_grow_and_are_no_larger_than_a_reader_can_hold() -> None:
     sizes = [len(piece) for piece in in_pieces(range(5000))]
     assert [16, 64, 256, 1024] == sizes[:4]
     assert 1024 == max(sizes)
+
+
+def test_pieces_that_are_there_are_taken_as_they_are() -> None:
+    pieces = [[1, 2], [], [3]]
+    assert [1, 2, 3] == list(Flat.of(iter(pieces)))
+    taken = list(in_pieces(Flat.of(iter(pieces))))
+    assert pieces == taken
+    assert all(one is other for one, other in zip(pieces, taken, strict=True))
 
 
 @pytest.mark.parametrize("taken", [0, 1, 15, 16, 17, 1000, 2000])
