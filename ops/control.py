@@ -238,6 +238,19 @@ def _tail(log: Path, lines: int = 5) -> str:
         return ""
 
 
+def start(
+    settings: Settings,
+    registry: Registry,
+    name: str,
+    *,
+    accept_loss: bool = False,
+    on_progress: Progress = lambda _step, _detail: None,
+) -> int:
+    """Make `running` the desired state and launch the driver; gives its pid once it runs. Raises as `launch` does."""
+    want(name, RUNNING, settings, registry)
+    return launch(settings, registry, name, accept_loss=accept_loss, on_progress=on_progress)
+
+
 def stop(settings: Settings, registry: Registry, name: str, *, timeout_s: float = 60.0) -> bool:
     """Make `stopped` the desired state and wait for the driver to finish its batch; False if none was running.
 

@@ -29,9 +29,10 @@ def rewind_all(
     return [rewind(q, settings, registry, batch=batch, at_ms=at_ms, dry_run=dry_run, tell=tell) for q in found]
 
 
-def require_stopped(registry: Registry, pipeline: str) -> None:
+def require_stopped(registry: Registry, pipeline: str, *, hint: str = "") -> None:
     """Raises `InvalidInput` while the pipeline runs or is to run: somebody would start it in the middle."""
     driver = registry.driver(pipeline)
     running = driver is not None and control.is_alive(driver)
     if running or registry.pipeline(pipeline).desired != STOPPED:
-        raise InvalidInput("pipeline is to run", pipeline=pipeline, hint=f"run `rollforward stop {pipeline}` first")
+        hint = hint or f"run `rollforward stop {pipeline}` first"
+        raise InvalidInput("pipeline is to run", pipeline=pipeline, hint=hint)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ops.environment import Progress
+from pipelines import names
 from pipelines.deploy import deployed_queries
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
@@ -13,7 +14,9 @@ from statestore.channel import may_listen
 from statestore.client import StoreClient
 from statestore.config import SnapshotConfig
 from statestore.errors import InvalidConfig, Unavailable
+from statestore.kafka import Admin
 from statestore.snapshots.collect import Collected, collect
+from statestore.snapshots.layout import TaskLayout, pipeline_prefix, stored_tasks, topic_folder
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository, Unreadable
 from statestore.snapshots.service import Snapshots
@@ -90,6 +93,32 @@ def _described(task: str, repository: Repository, manifest: Manifest, seen: set[
         "bytes": manifest.total_bytes,
         "new_bytes": sum(file.bytes for file in manifest.files if file.sha256 not in seen),
     }
+
+
+def collect_dropped(
+    registry: Registry, pipeline: str, settings: Settings, tell: Progress, *, dry_run: bool
+) -> list[Collected]:
+    """Collect what dropped queries of this name have left, or only say what would go.
+
+    Dropped is a query whose batches topic is not in Kafka any more under the id that its snapshots lie below, and that is
+    not deployed here with it. The same name deployed again has another id. Kafka is asked after the listing, so whoever
+    is in the listing and lives is found there.
+    """
+    config, admin = config_of(settings), Admin(settings.kafka_config())
+    admin.check()
+    objects = Snapshots(config).objects
+    stored = stored_tasks(info.key for info in objects.list(pipeline_prefix(names.require_name(pipeline, "pipeline"))))
+    topics = admin.describe(sorted({names.batches_topic(pipeline, task.query) for task in stored}))
+    row = registry.find(pipeline)
+    deployed = [] if row is None else [one.batches_topic_id for one in deployed_queries(row)]
+    living = {topic_folder(topic_id) for topic_id in [*deployed, *(topic.topic_id for topic in topics.values())]}
+    collected = []
+    for task in stored:
+        if task.topic_folder not in living:
+            tell(task.prefix, "looking for what nothing needs")
+            repository = Repository(objects, TaskLayout(task.prefix, task.topic_folder))
+            collected.append(collect(repository, config, dry_run=dry_run, dropped=True))
+    return collected
 
 
 def collect_all(row: PipelineDefinition, settings: Settings, tell: Progress, *, dry_run: bool) -> list[Collected]:

@@ -22,12 +22,18 @@ Against = Literal["digest", "changelog", "snapshot"]
 
 
 def verify_all(
-    row: PipelineDefinition, settings: Settings, tell: Progress, *, percent: float, against: Against = "digest"
+    row: PipelineDefinition,
+    settings: Settings,
+    tell: Progress,
+    *,
+    percent: float,
+    against: Against = "digest",
+    full: bool = False,
 ) -> list[Verified]:
     """Compare every local store that is there with the committed digest, with its changelog, or with its newest snapshot.
 
     A digest that differs or is not known is followed by the changelog, which names keys. So does a sample, which has
-    no digest. A running server's store is read as it is now, beside it. Raises `OutOfReach` where no snapshot leads to it.
+    no digest. A snapshot whose digest is the store's is not downloaded, unless `full`. A running server's store is read as it is now, beside it. Raises `OutOfReach` where no snapshot leads to it.
     """
     Admin(settings.kafka_config()).check()
     verified = []
@@ -37,17 +43,24 @@ def verify_all(
                 continue
             database = TaskDatabase(spec.folder, [spec.store.name], RocksConfig(), read_only=True)
             try:
-                verified.append(_verified(spec, database, settings, tell, percent, against))
+                verified.append(_verified(spec, database, settings, tell, percent, against, full=full))
             finally:
                 database.close()
     return verified
 
 
 def _verified(
-    spec: TaskSpec, database: TaskDatabase, settings: Settings, tell: Progress, percent: float, against: Against
+    spec: TaskSpec,
+    database: TaskDatabase,
+    settings: Settings,
+    tell: Progress,
+    percent: float,
+    against: Against,
+    *,
+    full: bool,
 ) -> Verified:
     if against == "snapshot":
-        return _with_snapshot(spec, database, settings, tell, percent)
+        return _with_snapshot(spec, database, settings, tell, percent, full=full)
     by_digest = None
     if against == "digest" and percent >= 100:
         tell(spec.name, "reading the store for its digest")
@@ -71,10 +84,11 @@ def _with_changelog(
 
 
 def _with_snapshot(
-    spec: TaskSpec, database: TaskDatabase, settings: Settings, tell: Progress, percent: float
+    spec: TaskSpec, database: TaskDatabase, settings: Settings, tell: Progress, percent: float, *, full: bool
 ) -> Verified:
     kafka, config = settings.kafka_config(), config_of(settings)
-    tell(spec.name, "restoring its newest snapshot elsewhere")
+    tell(spec.name, "comparing with its newest snapshot")
     cut = look_back([spec], Reader(kafka), Admin(kafka), Snapshots(config))
     work = spec.folder.with_name(f"{spec.folder.name}.verify")
-    return verify_against(spec, database, cut.tasks[0], work, pin_life_s=config.pin_life_s, percent=percent)
+    task, pin_life_s = cut.tasks[0], config.pin_life_s
+    return verify_against(spec, database, task, work, pin_life_s=pin_life_s, percent=percent, full=full)

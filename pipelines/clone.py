@@ -5,12 +5,14 @@
     3 copy     the version is built from the original's snapshots, and one transaction makes it the clone's: stores,
                positions, the batch as done, the input's offsets, and the mark that it is whole
 
+A stateless query has no store: its input's offsets are all that is copied.
+
 Killed before a query's transaction commits, nothing of it is there: `clone` again goes on, `drop` takes it away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,6 +30,7 @@ from statestore.errors import InvalidInput
 from statestore.failpoints import reach
 from statestore.kafka import Admin, Reader
 from statestore.layouts.local import is_local
+from statestore.store import Entry
 from statestore.travel.rewrite import Rewrite
 
 Progress = Callable[[str, str], None]
@@ -64,10 +67,11 @@ def clone(
         raise InvalidInput("a clone needs a name of its own", pipeline=name)
     _require_apart(originals)
     for original in originals:
-        require_travel(original, settings)
+        require_travel(original, settings, store=False)
         require_unchanged(original, Admin(settings.kafka_config()))
-    tasks = {original.query.tasks for original in originals}
-    made, _ = deploy(row.sql, name, settings.model_copy(update={"tasks": min(tasks)}), registry)
+    # A stateless query has a task for each partition of its source, whatever the settings say.
+    tasks = min((each.query.tasks for each in originals if not each.query.stateless), default=settings.tasks)
+    made, _ = deploy(row.sql, name, settings.model_copy(update={"tasks": tasks}), registry)
     reach("clone.deployed")
     copies = deployed_queries(made)
     for original, copy in zip(originals, copies, strict=True):
@@ -101,7 +105,7 @@ class _Copying:
             if before.planned is not None:
                 raise self._taken()
             with past_version(
-                self.original, self.settings, batch=self.batch, at_ms=self.at_ms, tell=self.tell
+                self.original, self.settings, batch=self.batch, at_ms=self.at_ms, store=False, tell=self.tell
             ) as version:
                 return self._write(rewrite, version)
 
@@ -114,10 +118,12 @@ class _Copying:
         now = version.cut.driver.planned
         if now is None or batch < 0:
             raise InvalidInput("nothing was committed then", query=self.original.query.name)
+        if query.stateless:
+            # No store is built that would be refused.
+            version.cut.require_known()
         ranges = ranges_of(version, now, Admin(self.settings.kafka_config()))
         orders = version.cut.orders() if query.in_record_order else None
-        specs = [past.spec for past in version.cut.tasks]
-        keys = sum(not is_local(key) for spec in specs for key, _ in version.entries(spec))
+        keys = sum(not is_local(key) for content in self._content(version).values() for key, _ in content)
         origin = {"pipeline": self.original.pipeline, "batch": batch, "keys": keys}
         self.tell(query.name, "owning its tasks")
         if rewrite.own({ORIGIN: encode_fields(state=COPYING, **origin)}).planned is not None:
@@ -129,10 +135,15 @@ class _Copying:
             ORIGIN: encode_fields(state=_COPIED, **origin),
             PLAN_PREFIX + plan.encode(): query_to_json(query).encode(),
         }
-        entries = {spec.number: version.entries(spec) for spec in specs}
         group = names.group(self.copy.pipeline, query.name)
-        rewrite.commit(entries, Planned(batch, plan, ranges), records, group, orders=orders)
+        rewrite.commit(self._content(version), Planned(batch, plan, ranges), records, group, orders=orders)
         return Cloned(query.name, batch, keys, copied_now=True)
+
+    def _content(self, version: PastVersion) -> dict[int, Iterator[Entry]]:
+        """Each task's entries, by its number. A stateless query has none, and nothing is built of it."""
+        specs = [past.spec for past in version.cut.tasks]
+        stateless = self.copy.query.stateless
+        return {spec.number: iter(()) if stateless else version.entries(spec) for spec in specs}
 
 
 def _require_apart(queries: Sequence[DeployedQuery]) -> None:

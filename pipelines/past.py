@@ -92,10 +92,14 @@ def past_version(
     *,
     batch: int | None = None,
     at_ms: int | None = None,
+    store: bool = True,
     tell: Progress = lambda _step, _detail: None,
 ) -> Iterator[PastVersion]:
-    """The query's stores at a batch, at a time, or at the newest finished batch; gone when the block ends."""
-    require_travel(deployed, settings)
+    """The query's stores at a batch, at a time, or at the newest finished batch; gone when the block ends.
+
+    A stateless query has only the place of its input, for whoever does not want a `store`.
+    """
+    require_travel(deployed, settings, store=store)
     kafka = settings.kafka_config()
     admin = Admin(kafka)
     admin.check()
@@ -116,10 +120,10 @@ def past_version(
             version.close()
 
 
-def require_travel(deployed: DeployedQuery, settings: Settings) -> None:
-    """Raises `InvalidInput` for a query whose past is not kept exactly."""
+def require_travel(deployed: DeployedQuery, settings: Settings, *, store: bool = True) -> None:
+    """Raises `InvalidInput` for a query whose past is not kept exactly, or that has no store where one is asked for."""
     why = ""
-    if deployed.query.stateless:
+    if store and deployed.query.stateless:
         why = "a stateless query has no store"
     elif not settings.transactions:
         why = "without transactions no batch has an exact version"

@@ -34,6 +34,8 @@ DONE = b"done"
 POSITION = b"position"
 PLAN_PREFIX = b"plan-"
 ORIGIN = b"origin"
+# Offsets of one transaction on a partition of positions: its record, and the marker of its end.
+_OFFSETS_A_COMMIT = 2
 # State of an origin while the version is not there yet.
 COPYING = "copying"
 
@@ -138,11 +140,15 @@ class Standing:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A position with its record's offset and CreateTime in ms."""
+    """A position with its record's offset and CreateTime in ms.
+
+    `follows` is whether nothing was committed between it and the one recorded before it, or before it at all.
+    """
 
     position: Position
     offset: int
     at_ms: int
+    follows: bool
 
 
 @dataclass(frozen=True)
@@ -235,10 +241,29 @@ class BatchesLog:
         return key in keys if keys else None
 
     def positions(self, task: int) -> list[Recorded]:
-        """Every position of the task that compaction has left, oldest first; the last one is the newest."""
+        """Every position of the task that compaction has left, oldest first; the last one is the newest.
+
+        A transaction takes two offsets, its record's and its end's. What lies between two positions besides was given up
+        if its record is still there, with the end behind it; anything else may have been a position.
+        """
         first, _ = self._reader.begin_and_end(self.topic, task)
-        records = (record for chunk in self._reader.read(self.topic, task, start=first) for record in chunk)
-        return [Recorded(self._position(r), r.offset, r.timestamp_ms) for r in records if r.key == POSITION and r.value]
+        records = self._all(task, first)
+        given_up: set[int] | None = None
+        found, end = list[Recorded](), 0
+        for r in records:
+            if r.key != POSITION or not r.value:
+                continue
+            if end < r.offset and given_up is None:
+                present = {record.offset for record in self._all(task, first, uncommitted=True)}
+                given_up = present | {offset + 1 for offset in present}
+            follows = end == r.offset or (given_up or set[int]()).issuperset(range(end, r.offset))
+            found.append(Recorded(self._position(r), r.offset, r.timestamp_ms, follows))
+            end = r.offset + _OFFSETS_A_COMMIT
+        return found
+
+    def _all(self, task: int, first: int, *, uncommitted: bool = False) -> list[Record]:
+        chunks = self._reader.read(self.topic, task, start=first, uncommitted=uncommitted)
+        return [record for chunk in chunks for record in chunk]
 
     def driver_log(self, *, uncommitted: bool = False) -> DriverLog:
         """What drivers have recorded. Call after `init_transactions` of the driver's id.

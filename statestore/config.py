@@ -111,7 +111,8 @@ class ObjectsConfig:
     credentials_file: an AWS credentials file beside the usual places, as the local stack writes one.
     parallel: files under way at once; more fill a fast network and take more memory (16 MiB or so each).
     part_bytes: files larger than this go in parts of this size.
-    bandwidth_bytes_per_s: bound of all transfers of one process together; 0 is none.
+    bandwidth_bytes_per_s: bound of all transfers of one process together; 0 is none. With S3 files below 256 KiB have
+      a bound of their own of the same rate.
     attempts: of one request, with growing pauses between; timeout_s: longest silence within one.
     """
 

@@ -40,3 +40,4 @@ def drop(pipeline: PipelineName, json: Json = False) -> None:
         answer({"pipeline": pipeline, **outcome.to_json()})
     else:
         say(f"Pipeline {pipeline} is dropped. Its results stay in their topics.")
+        say(f"Snapshots stay, too, if it had any: rollforward snapshots gc {pipeline} --dropped")

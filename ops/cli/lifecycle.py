@@ -46,14 +46,10 @@ AcceptLoss = Annotated[
 def start(pipeline: PipelineName, accept_loss: AcceptLoss = False, json: Json = False) -> None:
     """Make a pipeline run, now and after every failure."""
     from ops import control
-    from pipelines.metastore.embedded import want
-    from pipelines.registry import RUNNING
 
     settings = settings_of_here()
-    with registry_of(settings) as registry:
-        want(pipeline, RUNNING, settings, registry)
-        with progress(f"Starting {pipeline}") as tell:
-            pid = control.launch(settings, registry, pipeline, accept_loss=accept_loss, on_progress=tell)
+    with registry_of(settings) as registry, progress(f"Starting {pipeline}") as tell:
+        pid = control.start(settings, registry, pipeline, accept_loss=accept_loss, on_progress=tell)
     if json:
         answer({"pipeline": pipeline, "pid": pid, "state": "running"})
     else:

@@ -24,7 +24,8 @@ def register(app: typer.Typer) -> None:
     group.command(
         "gc",
         epilog="[bold]rollforward snapshots gc flights --dry-run[/]\n\nKept are the newest snapshot_keep of each task, "
-        "all younger than snapshot_retention_s, and every file younger than snapshot_minimum_age_s.",
+        "all younger than snapshot_retention_s, and every file younger than snapshot_minimum_age_s.\n\n"
+        "[bold]rollforward snapshots gc flights --dropped[/] frees what dropped pipelines of that name have left.",
     )(gc)
     app.add_typer(group, name="snapshots")
 
@@ -80,17 +81,26 @@ def list_(pipeline: PipelineName, json: Json = False) -> None:
 
 def gc(
     pipeline: PipelineName,
+    dropped: Annotated[
+        bool,
+        typer.Option("--dropped", help="Collect instead what dropped pipelines of this name have left, all of it."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
     json: Json = False,
 ) -> None:
     """Delete snapshots and files that nothing needs any more. Safe beside a running pipeline and a recovery."""
-    from ops.snapshots import collect_all
+    from ops.snapshots import collect_all, collect_dropped
 
     settings = settings_of_here()
     with registry_of(settings) as registry, progress(f"Collecting snapshots of {pipeline}") as tell:
-        collected = collect_all(registry.pipeline(pipeline), settings, tell, dry_run=dry_run)
+        if dropped:
+            collected = collect_dropped(registry, pipeline, settings, tell, dry_run=dry_run)
+        else:
+            collected = collect_all(registry.pipeline(pipeline), settings, tell, dry_run=dry_run)
     if json:
-        answer({"pipeline": pipeline, "dry_run": dry_run, "tasks": [c.to_json() for c in collected]})
+        answer(
+            {"pipeline": pipeline, "dropped": dropped, "dry_run": dry_run, "tasks": [c.to_json() for c in collected]}
+        )
         return
     table(
         ("prefix", "snapshots kept", "snapshots deleted", "files deleted", "bytes freed", "uploads aborted"),

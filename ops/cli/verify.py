@@ -24,7 +24,9 @@ def verify(
     sample: Annotated[
         float | None, typer.Option("--sample", min=0.01, max=100, help="Compare so many per cent of the keys.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Compare every key (the default).")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Compare every key (the default); with --snapshot, whatever the digests say.")
+    ] = False,
     changelog: Annotated[
         bool, typer.Option("--changelog", help="Compare with the changelog key by key, whatever the digest says.")
     ] = False,
@@ -47,7 +49,8 @@ def verify(
     against: Against = "snapshot" if snapshot else "changelog" if changelog else "digest"
     settings = settings_of_here()
     with registry_of(settings) as registry, progress(f"Verifying {pipeline}") as tell:
-        verified = verify_all(registry.pipeline(pipeline), settings, tell, percent=sample or 100.0, against=against)
+        row, percent = registry.pipeline(pipeline), sample or 100.0
+        verified = verify_all(row, settings, tell, percent=percent, against=against, full=full)
     differing = [v for v in verified if v.differs]
     if json:
         answer({"pipeline": pipeline, "equal": not differing, "tasks": [v.to_json() for v in verified]})

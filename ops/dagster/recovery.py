@@ -1,7 +1,7 @@
 """The run that brings a pipeline back: look, plan, end what is left, start anew, and tell how it went.
 
     1 look     what is found of the driver: its last heartbeat, its last batches, the end of its log
-    2 plan     what each task needs, estimated from outside
+    2 plan     what each task needs, estimated from outside; where a task has no way the run fails and starts nothing
     3 end      a driver that hangs, and store servers that a dead one left
     4 start    a new detached driver; it recovers every task, and each recovery is logged as it ends
     5 report   the plans as they were carried out, on the run and on every store
@@ -35,7 +35,7 @@ from ops.environment import settings_now
 from pipelines.metastore.embedded import want
 from pipelines.registry import RUNNING, Registry
 from pipelines.settings import Settings
-from statestore.errors import RollforwardError
+from statestore.errors import RollforwardError, Unrecoverable
 
 _POLL_S = 0.5
 
@@ -106,6 +106,7 @@ def recover(
         if only_if_desired and findings.status.desired != RUNNING:
             context.log.info(f"nothing done: {pipeline} is not desired to run any more")
             return {"pipeline": pipeline, "skipped": True}
+        _require_ways(estimated, pipeline)
         if outlived(findings, restart_if_older_than):
             context.log.info(f"driver {findings.status.pid} lives and is ended: it began before the alert")
             control.end_driver(registry, pipeline, timeout_s=_END_S)
@@ -124,6 +125,21 @@ def recover(
         )
         _report(context, registry, pipeline, watcher.plans, reason=reason, seconds=seconds, told=told)
         return {"pipeline": pipeline, "pid": pid, "seconds": seconds, "plans": watcher.plans}
+
+
+def _require_ways(plans: list[dict[str, Any]], pipeline: str) -> None:
+    """Raises `Unrecoverable` where no way leads to a task's committed version: a driver would only fail at it again."""
+    from ops.recovery_plans import UNRECOVERABLE
+
+    lost = {plan["task"]: plan["reason"] for plan in plans if plan["way"] == UNRECOVERABLE}
+    if lost:
+        raise Unrecoverable(
+            "nothing was started: no way leads to the committed version",
+            pipeline=pipeline,
+            tasks=", ".join(lost),
+            reason="; ".join(lost.values()),
+            hint=f"`rollforward recover {pipeline} --dry-run` shows every way and what refuses it",
+        )
 
 
 def outlived(findings: Findings, since: float) -> bool:
@@ -148,7 +164,7 @@ def _first_output(registry: Registry, pipeline: str, detected: float) -> float |
 def _estimate(
     context: dg.OpExecutionContext, settings: Settings, registry: Registry, pipeline: str
 ) -> list[dict[str, Any]]:
-    """Step 2. Nothing depends on it, so what stands in its way is only told."""
+    """Step 2. What stands in the way of the estimate itself is only told: the driver looks for itself."""
     # Kafka's and RocksDB's libraries are needed by this run alone, not by those who load the definitions.
     from ops.recovery_plans import plans_of
 

@@ -2,7 +2,8 @@
 
 Credentials come from boto3's own chain. botocore repeats what may pass (connections, 5xx, throttling with back-off).
 Large files go in parts, in parallel, through one transfer manager, whose bandwidth limit therefore holds for all of
-them together. `upload` knows no `If-None-Match`, so only small bodies are written conditionally.
+them together. It does not see uploads of less than a quarter MiB, and small downloads go past it: small files wait for a
+limit of their own, at the same rate. `upload` knows no `If-None-Match`, so only small bodies are written conditionally.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from s3transfer.exceptions import CancelledError, RetriesExceededError, S3Upload
 from statestore.config import ObjectsConfig
 from statestore.errors import InvalidConfig, RollforwardError, Unavailable
 from statestore.objects.base import ObjectInfo, ObjectMissing, ObjectStore, UnfinishedUpload, require_key
+from statestore.objects.throttle import Throttle
 
 _MISSING = {"404", "NoSuchKey", "NotFound"}
 _TAKEN = {"PreconditionFailed", "412"}
@@ -42,6 +44,8 @@ _REFUSED = {
 _THROTTLED = {"SlowDown", "ServiceUnavailable", "503", "TooManyRequests", "RequestLimitExceeded", "Throttling"}
 _DELETE_MAX = 1000
 _SMALL = 64 * 1024
+# Uploads of less are not seen by the transfer manager's limit (s3transfer's `BandwidthLimitedStream`).
+_UNSEEN = 256 * 1024
 _CONFLICT_TRIES = 5
 
 
@@ -58,6 +62,7 @@ class S3Objects(ObjectStore):
         self._where = config.endpoint_url or "aws"
         self.parallel = config.parallel
         self._extra = _encryption(config)
+        self._throttle = Throttle(config.bandwidth_bytes_per_s)
         with self._errors("connect"):
             self._client = _client(config)
             self._transfers = create_transfer_manager(self._client, _transfer_config(config))
@@ -208,10 +213,14 @@ class S3Objects(ObjectStore):
 
     def upload(self, path: Path, key: str) -> None:
         with self._errors("upload", key):
+            size = path.stat().st_size
+            if size < _UNSEEN:
+                self._throttle.take(size)
             self._transfers.upload(str(path), self._bucket, self._key(key), extra_args=dict(self._extra)).result()
 
     def download(self, key: str, path: Path, size: int | None = None) -> None:
         if size is not None and size <= _SMALL:
+            self._throttle.take(size)
             # The transfer manager would ask for its size first. Logs of a store at rest are empty.
             path.write_bytes(self.get(key) if size else b"")
             return

@@ -64,8 +64,12 @@ class Collected:
         return {**asdict(self), "seconds": round(self.seconds, 3)}
 
 
-def collect(repository: Repository, config: SnapshotConfig, *, dry_run: bool = False) -> Collected:
+def collect(
+    repository: Repository, config: SnapshotConfig, *, dry_run: bool = False, dropped: bool = False
+) -> Collected:
     """Delete what is not needed any more, or only say what that is.
+
+    Of a task that was `dropped` no snapshot is needed: all go that are older than the minimum age.
 
     Raises `DataCorrupted` when a manifest cannot be read: then nothing is deleted.
     """
@@ -77,7 +81,7 @@ def collect(repository: Repository, config: SnapshotConfig, *, dry_run: bool = F
         reach("collect.listed")
         manifests = _manifests(repository)
         present = {repository.layout.sha256_of(file.key) for file in files}
-        kept, expired = _split(manifests, present, config, mark.now_s)
+        kept, expired = _split(manifests, present, config, mark.now_s, dropped=dropped)
         if not dry_run:
             _delete(repository, mark, [layout.manifest(m.batch) for m in expired], "collect.in-manifests")
         reach("collect.manifests-deleted")
@@ -142,18 +146,19 @@ def _manifests(repository: Repository) -> list[Manifest]:
 
 
 def _split(
-    manifests: list[Manifest], present: set[str | None], config: SnapshotConfig, now_s: float
+    manifests: list[Manifest], present: set[str | None], config: SnapshotConfig, now_s: float, *, dropped: bool
 ) -> tuple[list[Manifest], list[Manifest]]:
     """(kept, expired); `manifests` are newest first. Only snapshots whose files are all there count as kept."""
     kept: list[Manifest] = []
     expired: list[Manifest] = []
+    keep, retention_s = (0, config.minimum_age_s) if dropped else (config.keep, config.retention_s)
     whole = 0
     for manifest in manifests:
         age_s = now_s - manifest.taken_at_ms / 1000
         is_whole = all(file.sha256 in present for file in manifest.files)
         # Files of one that was being finished while we listed may not be in the listing.
-        fresh = age_s < config.retention_s or (not is_whole and age_s < config.minimum_age_s)
-        (kept if whole < config.keep or fresh else expired).append(manifest)
+        fresh = age_s < retention_s or (not is_whole and age_s < config.minimum_age_s)
+        (kept if whole < keep or fresh else expired).append(manifest)
         whole += is_whole
     return kept, expired
 

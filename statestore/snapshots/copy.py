@@ -76,4 +76,5 @@ def describe(
         files=(),
         write_id="",
         steps=steps,
+        digest=position.digest,
     )

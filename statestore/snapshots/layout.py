@@ -11,11 +11,13 @@ The batches topic's id is in the path, so that a query that was made anew under 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from statestore.config import TaskSpec
 
 _MANIFEST = re.compile(r"(\d{20})\.json")
+_TASK = re.compile(r"[^/]+/(?P<query>[^/]+)/(?P<topic>id_[^/]+)/\d+/")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -67,8 +69,23 @@ class TaskLayout:
 
 def layout_of(spec: TaskSpec, batches_topic_id: str) -> TaskLayout:
     """The layout of a task."""
-    prefix = f"{pipeline_prefix(spec.pipeline)}{spec.query}/{_plain(batches_topic_id)}/{spec.number}/"
+    prefix = f"{pipeline_prefix(spec.pipeline)}{spec.query}/{topic_folder(batches_topic_id)}/{spec.number}/"
     return TaskLayout(prefix, batches_topic_id)
+
+
+@dataclass(frozen=True)
+class StoredTask:
+    """A task that has objects. `topic_folder` is the part of the path that its batches topic's id gives."""
+
+    query: str
+    topic_folder: str
+    prefix: str
+
+
+def stored_tasks(keys: Iterable[str]) -> list[StoredTask]:
+    """The tasks whose objects are among the keys, each once."""
+    matches = (match for key in keys if (match := _TASK.match(key)) is not None)
+    return list(dict.fromkeys(StoredTask(match["query"], match["topic"], match[0]) for match in matches))
 
 
 def pipeline_prefix(pipeline: str) -> str:
@@ -76,6 +93,6 @@ def pipeline_prefix(pipeline: str) -> str:
     return f"{pipeline}/"
 
 
-def _plain(topic_id: str) -> str:
+def topic_folder(topic_id: str) -> str:
     """A topic id as a part of a key: base64 as Java writes it, whatever the client does, and never a `-` first."""
     return f"id_{topic_id.replace('+', '-').replace('/', '_')}"

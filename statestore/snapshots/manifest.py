@@ -1,14 +1,15 @@
 """What a snapshot is: a manifest that names every file of one committed version of a task's stores.
 
-    {"format": 1, "write_id": "…", "pipeline": …, "query": …, "task": 0, "tasks": 4, "batches_topic_id": "…",
+    {"format": 2, "write_id": "…", "pipeline": …, "query": …, "task": 0, "tasks": 4, "batches_topic_id": "…",
      "store_format": 1, "plan": "…", "epoch": 7, "batch": 12, "version_at_ms": …, "taken_at_ms": …,
-     "stores": {"<store>": {"topic_id": "…", "offset": 99}}, "files": [{"name": …, "sha256": …, "bytes": …}],
+     "digest": "<16 hex digits>", "stores": {"<store>": {"topic_id": "…", "offset": 99}}, "files": [{"name": …, "sha256": …, "bytes": …}],
      "steps": [{"batch": 12, "offsets": {"<store>": 99}, "at_ms": …, "ends": {"<source partition>": 7},
                 "order": {"stream_time_ms": …, "dropped": 0}}]}
 
 `version_at_ms` is when the version became this store's: deletions in the changelog are safe for their retention from
 then. `steps` are the task's batches since the snapshot before, one after another and none left out, so that a batch
-between two snapshots can be found in the changelog.
+between two snapshots can be found in the changelog. `digest` is the one that was committed with the batch
+(`statestore.digest`), null where there is none; format 1 had no such field.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from statestore.batches import Order
 from statestore.errors import DataCorrupted, FormatUnsupported
 from statestore.version import ChangelogPosition
 
-FORMAT = 1
+FORMAT = 2
+_READABLE = (1, FORMAT)
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Manifest:
     files: tuple[SnapshotFile, ...]
     write_id: str
     steps: tuple[Step, ...] = field(default=())
+    digest: str | None = None
     format: int = FORMAT
 
     @property
@@ -84,8 +87,10 @@ def parse(body: bytes, key: str) -> Manifest:
     """Inverse of `encode`. Raises `FormatUnsupported` for another version and `DataCorrupted` for anything else."""
     try:
         fields: dict[str, Any] = json.loads(body)
-        if fields["format"] != FORMAT:
-            raise FormatUnsupported("snapshot has another format", key=key, found=fields["format"], supported=FORMAT)
+        if fields["format"] not in _READABLE:
+            raise FormatUnsupported(
+                "snapshot has another format", key=key, found=fields["format"], supported=list(_READABLE)
+            )
         fields["stores"] = {name: ChangelogPosition(**at) for name, at in fields["stores"].items()}
         fields["files"] = tuple(SnapshotFile(**file) for file in fields["files"])
         fields["steps"] = tuple(_step(step) for step in fields["steps"])

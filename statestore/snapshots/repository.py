@@ -65,6 +65,12 @@ class Repository:
             log.warning("snapshot is not usable", batch=batch, error=str(error))
             return Unreadable(self.layout.manifest(batch), str(error))
 
+    def is_whole(self, manifest: Manifest) -> bool:
+        """Whether every file that it names is listed with its size. What is in them is not read."""
+        present = self.files()
+        found = ((present.get(file.sha256), file) for file in manifest.files)
+        return all(info is not None and info.bytes == file.bytes for info, file in found)
+
     def files(self) -> dict[str, ObjectInfo]:
         """Every stored file, by its sha256."""
         found = ((self.layout.sha256_of(info.key), info) for info in self.objects.list(self.layout.files))

@@ -61,6 +61,14 @@ class Cut:
             raise OutOfReach("where the input stood at the batch is not known", batch=self.batch)
         return newest.ends
 
+    def require_known(self) -> None:
+        """Raises `OutOfReach` unless it is certain which of each task's batches was its newest one then."""
+        unknown = [task.spec.number for task in self.tasks if task.known.at(self.batch) is None]
+        if unknown:
+            raise self.out_of_reach(
+                OutOfReach("which of the tasks' batches came before is not known", batch=self.batch, tasks=unknown)
+            )
+
     def order(self, task: int) -> Order | None:
         """The task's stream time and late records after the batch; None where nobody recorded them."""
         step = self.tasks[task].known.at(self.batch)

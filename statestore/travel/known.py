@@ -1,8 +1,7 @@
 """What is known of the batches that one task has committed: where its store stood after each, and which came next.
 
 Two sources, both of chains in which no batch is left out: the steps in manifests, and the positions that compaction has
-left in the batches topic. There a transaction takes two offsets, the position's and its end's; two positions that are
-two offsets apart have nothing between them, and for any others that is not certain.
+left in the batches topic, where it is certain that nothing was committed between two of them (`BatchesLog.positions`).
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from itertools import pairwise
 from statestore.batches import Order, Recorded
 from statestore.snapshots.manifest import Step
 
-# Offsets of one transaction on a partition of positions: its record, and the marker of its end.
-_OFFSETS_A_COMMIT = 2
 # The version before the first batch: an empty store, which stands at the changelog's beginning.
 BEGIN = -1
 
@@ -87,14 +84,13 @@ def known_of(recorded: Sequence[Recorded], store: str, chains: Iterable[Sequence
 
 def _chains(recorded: Sequence[Recorded], store: str) -> Iterable[list[Step]]:
     chain: list[Step] = []
-    end = -1
-    for one in recorded:
-        if one.offset != end:
+    for number, one in enumerate(recorded):
+        if number == 0 and one.follows:
+            chain = [_beginning(store)]
+        elif not one.follows:
             yield chain
-            # Nothing can have been before the partition's first record.
-            chain = [_beginning(store)] if one.offset == 0 else []
+            chain = []
         chain.append(_step(one))
-        end = one.offset + _OFFSETS_A_COMMIT
     yield chain
 
 

@@ -135,7 +135,19 @@ class PastTask:
         on_progress: Progress = lambda _done, _total: None,
     ) -> TaskDatabase:
         """Make `folder` the version at `batch` and open it. Raises `OutOfReach` if that version cannot be had."""
-        return self._first_of(batch, lambda base: self._build_on(base, folder, rocks, pin_life_s, on_progress))
+        return self.built(batch, folder, rocks, pin_life_s=pin_life_s, on_progress=on_progress)[1]
+
+    def built(
+        self,
+        batch: int,
+        folder: Path,
+        rocks: RocksConfig,
+        *,
+        pin_life_s: float,
+        on_progress: Progress = lambda _done, _total: None,
+    ) -> tuple[Base, TaskDatabase]:
+        """`build`, and what the version was built from: not the nearest base where that one could not be used."""
+        return self._first_of(batch, lambda base: (base, self._build_on(base, folder, rocks, pin_life_s, on_progress)))
 
     def check(self, batch: int) -> Base:
         """Where the version at `batch` would be built from, its tail read. Raises `OutOfReach`."""
@@ -230,6 +242,10 @@ class PastTask:
         return offsets | {offset + 1 for offset in offsets}
 
     # Looking.
+
+    def is_whole(self, manifest: Manifest) -> bool:
+        """Whether storage has every file of a snapshot, by name and size."""
+        return self._repository is not None and self._repository.is_whole(manifest)
 
     def reachable(self, near: int) -> list[tuple[int, int]]:
         """Ranges of batches, both ends included, whose versions can be had: from the bases before and behind `near`."""

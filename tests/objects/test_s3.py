@@ -270,6 +270,23 @@ def test_the_bandwidth_limit_holds_for_all_transfers_together(
     assert time.monotonic() - started > 2.0
 
 
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_the_bandwidth_limit_holds_for_many_small_files(s3proxy: S3ProxyServer, direction: str, tmp_path: Path) -> None:
+    unlimited = store_of(s3proxy)
+    store = S3Objects(BUCKET, unlimited._prefix, replace(s3proxy.config, bandwidth_bytes_per_s=400_000))
+    files = [(tmp_path / str(number), str(number)) for number in range(40)]
+    for path, _ in files:
+        path.write_bytes(os.urandom(50_000))
+    unlimited.upload_all(files, lambda _path, _key: None)
+    started = time.monotonic()
+    if direction == "up":
+        store.upload_all(files, lambda _path, _key: None)
+    else:
+        store.download_all([(path, key, 50_000) for path, key in files], lambda _path, _key: None)
+    # All but the first wait for their turn.
+    assert time.monotonic() - started > 39 * 50_000 / 400_000
+
+
 def _every_call(store: S3Objects, folder: Path) -> dict[str, Callable[[], object]]:
     """One call of each sort, each on objects of its own but for those that read `there`."""
     (folder / "large").write_bytes(b"x" * (PART + 1))

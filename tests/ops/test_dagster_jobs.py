@@ -15,8 +15,11 @@ from ops.dagster.jobs import JOBS, launch_pipeline, recover_pipeline, stop_pipel
 from ops.dagster.recovery import outlived
 from ops.dagster.runs import PIPELINE_TAG, WORKER_TAG
 from ops.environment import settings_now
+from pipelines import names
+from pipelines.metastore.embedded import deploy
 from pipelines.registry import RUNNING, STOPPED
-from tests.ops.dagster_world import World, instance, living_driver, world
+from statestore.kafka import Admin
+from tests.ops.dagster_world import SQL, World, instance, living_driver, world
 
 __all__ = ["instance", "living_driver", "world"]
 
@@ -156,6 +159,28 @@ def test_a_recovery_reports_each_task_on_the_run_and_on_its_store(
     assert metadata["reason"].value == "driver 1 died"
     table = str(metadata["recovery plan"].value)
     assert table.splitlines()[2].startswith("| cities-0 | roll forward | store stands at batch 1")
+
+
+def test_a_pipeline_that_nothing_brings_back_is_not_started(
+    world: World, instance: dg.DagsterInstance, kafka: str, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLFORWARD_BOOTSTRAP_SERVERS", kafka)
+    settings = settings_now()
+    admin = Admin(settings.kafka_config())
+    admin.create(unique, partitions=1, settings={})
+    deploy(SQL.format(topic=unique, table="cities"), unique, settings, world.registry)
+    changelog = names.changelog_topic(unique, "cities")
+    admin.delete([changelog])
+    admin.await_gone(changelog)
+    started: list[str] = []
+    monkeypatch.setattr(control, "launch", lambda *_, **__: started.append(unique))
+    failed = failure(run(recover_pipeline, "recover", instance, pipeline=unique))
+    assert "nothing was started: no way leads to the committed version" in (failed.description or "")
+    assert "Unrecoverable" == failed.metadata["error"].value
+    assert "cities-0" in str(failed.metadata["tasks"].value)
+    assert changelog in str(failed.metadata["reason"].value)
+    assert [] == started
+    assert STOPPED == world.registry.pipeline(unique).desired
 
 
 def test_without_kafka_a_recovery_fails_and_says_so(world: World, instance: dg.DagsterInstance) -> None:

@@ -1,27 +1,33 @@
-"""The past at the command line, with Spark: a store asked at a batch, a pipeline brought back, and a clone, killed."""
+"""The past at the command line, with Spark: a store asked at a batch, a pipeline brought back, and clones, also killed."""
 
 from __future__ import annotations
 
 import json
 import signal
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from statestore.config import KafkaConfig
 from statestore.failpoints import CLONE_POINTS, arm
+from statestore.kafka import Reader
 from tests.ops.test_cli_broker import SQL, Cli, cli, send, source
+from tests.support.waiting import await_
 
 __all__ = ["cli", "source"]
 THEN = {"x": 4, "y": 2}
+STATELESS = "CREATE STREAM large AS SELECT a, n FROM s WHERE n > 1 EMIT CHANGES;\n"
 NOW = {"x": 4, "y": 12, "z": 5}
 LATER = {"x": 104, "y": 12, "z": 5}
 
 
 def totals(cli: Cli, store: str, *words: str) -> dict[str, int]:
     done = cli("query", store, "--all", "--json", *words)
-    assert 0 == done.returncode, done.stderr
+    assert 0 == done.returncode, done.stdout + done.stderr
     rows: list[Any] = [json.loads(line) for line in done.stdout.splitlines()]
     return {row["key"]["A"]: row["value"]["TOTAL"] for row in rows}
 
@@ -57,13 +63,14 @@ def test_a_pipeline_goes_back_and_a_clone_goes_on(cli: Cli, source: str, kafka: 
 
     # A clone of the first batch: killed twice, refused until it is whole, then run to the same results.
     for point in [*CLONE_POINTS, "rewrite.before-commit"]:
-        killed(cli, tmp_path / "points", point, "clone", source, "--as", name, "--at-batch", "0")
+        killed(cli, tmp_path / "points", point, "clone", source, "--as", name, "--at-batch", "0", "--stopped")
     refused = cli("run", name, "--until-end")
     assert 0 != refused.returncode
     assert "clone is not complete" in refused.stderr
-    made = cli.json("clone", source, "--as", name, "--at-batch", "0", "--json")
+    made = cli.json("clone", source, "--as", name, "--at-batch", "0", "--stopped", "--json")
+    assert ("stopped", None) == (made["state"], made["pid"])
     assert [("t", 0, 2, True)] == [tuple(query.values()) for query in made["queries"]]
-    again = cli.json("clone", source, "--as", name, "--at-batch", "0", "--json")
+    again = cli.json("clone", source, "--as", name, "--at-batch", "0", "--stopped", "--json")
     assert [False] == [query["copied_now"] for query in again["queries"]]
     assert 2 == cli.json("run", name, "--until-end")["records"], "only what came after the batch"
     assert NOW == totals(cli, f"{name}.t")
@@ -84,3 +91,44 @@ def test_a_pipeline_goes_back_and_a_clone_goes_on(cli: Cli, source: str, kafka: 
     assert NOW == totals(cli, f"{name}.t"), "the clone is not touched"
     cli.json("drop", name, "--json")
     assert LATER == totals(cli, store)
+
+
+def values(kafka: str, topic: str) -> list[tuple[str, int]]:
+    """The stateless query's results, in any order."""
+    reader = Reader(KafkaConfig(kafka))
+    records = [record for number in range(2) for chunk in reader.read(topic, number, start=0) for record in chunk]
+    rows: list[Any] = [json.loads(record.value or b"") for record in records]
+    return sorted((row["A"], row["N"]) for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_clone_is_started_and_its_stateless_queries_go_on_where_they_stood(
+    cli: Cli, source: str, kafka: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.sql").write_text(SQL.format(topic=source, table="t") + STATELESS)
+    cli.json("deploy", "a.sql", "--pipeline", source, "--json")
+    cli.json("run", source, "--until-end")
+    # Commits are timed in ms.
+    then = datetime.fromtimestamp(time.time() + 0.002, UTC).isoformat()
+    time.sleep(0.004)
+    send(KafkaConfig(kafka), source, [("y", 10), ("x", 1), ("z", 5)])
+    cli.json("run", source, "--until-end")
+    assert [("x", 3), ("y", 2), ("y", 10), ("z", 5)] == values(kafka, f"{source}-large")
+
+    # The newest version: nothing is left for it but what comes now. And that of then, which reads on from there.
+    newest, earlier = f"{source}_newest", f"{source}_then"
+    made = cli.json("clone", source, "--as", newest, "--stopped", "--json")
+    assert {"t": 3, "large": 0} == {query["query"]: query["keys"] for query in made["queries"]}
+    try:
+        made = cli.json("clone", source, "--as", earlier, "--at", then, "--json")
+        assert ("running", True) == (made["state"], psutil.pid_exists(made["pid"]))
+        assert "is to run" in cli("clone", source, "--as", earlier, "--at", then).stderr
+        results = f"{earlier}-large"
+        await_("the clone's results", lambda: values(kafka, results) == [("y", 10), ("z", 5)])
+        await_("the clone's store", lambda: totals(cli, f"{earlier}.t") == {"x": 5, "y": 12, "z": 5})
+    finally:
+        cli("stop", earlier)
+    send(KafkaConfig(kafka), source, [("z", 7)])
+    assert 2 == cli.json("run", newest, "--until-end")["records"], "one record, read by both queries"
+    assert [("z", 7)] == values(kafka, f"{newest}-large")

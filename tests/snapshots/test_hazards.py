@@ -234,12 +234,12 @@ def test_the_log_has_every_refusal_where_there_is_no_way(world: TaskWorld) -> No
 def test_a_manifest_of_another_format_is_refused(world: TaskWorld) -> None:
     written(world, snapshot=True)
     objects, key = world.repository.objects, world.repository.layout.manifest(1)
-    objects.put(key, json.dumps({**json.loads(objects.get(key)), "format": 2}).encode())
+    objects.put(key, json.dumps({**json.loads(objects.get(key)), "format": 3}).encode())
     rewrite(world, lambda said: said.update(format=2))
     opened = world.open()
     assert Way.FULL_REPLAY is opened.plan.way
     refused = next(option.refused for option in opened.plan.ways if option.way is Way.SNAPSHOT)
-    assert f"snapshot has another format key=`{key}` found=`2` supported=`1`" == refused
+    assert f"snapshot has another format key=`{key}` found=`3` supported=`[1, 2]`" == refused
     assert KEPT == world.entries()
 
 

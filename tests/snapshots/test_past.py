@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from statestore.batches import POSITION
 from statestore.errors import InvalidInput
 from statestore.kafka import TransactionalProducer
 from statestore.snapshots.manifest import Step
@@ -61,6 +62,28 @@ def test_every_batch_is_what_it_was_beside_the_running_task(world: TaskWorld, tm
     world.commit({b"more": b"1"})
     with pytest.raises(InvalidInput, match="batch is not finished"):
         world.past(tmp_path / "past", batch=8)
+
+
+def test_attempts_that_were_given_up_hide_no_version(kafka: str, unique: str, tmp_path: Path) -> None:
+    """Killed behind its position's record, before the commit: that one is in the topic, and was never there."""
+    world = TaskWorld(kafka, unique, tmp_path / "state", None)
+    models: list[Model] = [{}]
+    for batch in range(3):
+        for _ in range(batch):
+            producer = TransactionalProducer(world.kafka, world.spec.transactional_id)
+            producer.init()
+            producer.begin()
+            producer.produce(world.batches.name, key=POSITION, value=b"given up", partition=0)
+            producer.flush()
+            producer.abort()
+            producer.close()
+        world.open()
+        world.commit(some(batch))
+        models.append(applied(models[-1], some(batch)))
+        world.close()
+    world.finish(2)
+    for batch, model in enumerate(models[1:]):
+        assert model == world.past(tmp_path / "past", batch=batch), batch
 
 
 def test_a_time_names_the_newest_batch_that_was_committed_then(world: TaskWorld, tmp_path: Path) -> None:

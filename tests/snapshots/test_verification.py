@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -106,6 +108,92 @@ def test_a_snapshot_that_would_give_another_store_is_told(world: TaskWorld, tmp_
     database.close()
     assert [(b"key-0002".hex(), "missing")] == [(m.key, m.kind) for m in against().mismatches]
     assert not (tmp_path / "work").exists()
+
+
+class Compared:
+    """Compares the store with its newest snapshot; `downloads` counts files that were fetched for it."""
+
+    def __init__(self, world: TaskWorld, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._world, self._work = world, work
+        self.downloads = 0
+        kind = type(world.repository.objects)
+        download = kind.download
+
+        def counted(*about: Any) -> None:
+            self.downloads += 1
+            download(*about)
+
+        monkeypatch.setattr(kind, "download", counted)
+
+    def __call__(self, *, full: bool = False, percent: float = 100.0) -> Verified:
+        self.downloads = 0
+        world, past = self._world, self._world.look_back().tasks[0]
+        database = TaskDatabase(world.spec.folder, ["s"], ROCKS, read_only=True)
+        try:
+            return verify_against(world.spec, database, past, self._work, pin_life_s=600, percent=percent, full=full)
+        finally:
+            database.close()
+            assert not self._work.exists()
+
+    def rewrite(self, **changed: object) -> None:
+        """Change the manifest of batch 0; None takes a field away."""
+        objects, key = self._world.repository.objects, self._world.repository.layout.manifest(0)
+        fields = {**json.loads(objects.get(key)), **changed}
+        objects.put(key, json.dumps({name: value for name, value in fields.items() if value is not None}).encode())
+
+
+@pytest.fixture
+def compared(world: TaskWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compared:
+    """Of a store of a hundred keys that stands at its snapshot."""
+    world.open()
+    world.commit(some(100))
+    world.snapshot()
+    world.finish(0)
+    return Compared(world, tmp_path / "work", monkeypatch)
+
+
+def test_a_snapshot_of_the_store_s_batch_is_compared_by_digest(world: TaskWorld, compared: Compared) -> None:
+    assert world.running.digest == world.repository.read(0).digest
+    found = compared()
+    assert ("snapshot 0", 0, 100, False) == (found.against, found.batch, found.keys, found.differs)
+    assert world.running.digest == found.store_digest == found.other_digest
+    assert 0 == compared.downloads
+    for asked in ({"full": True}, {"percent": 50.0}):
+        found = compared(**asked)
+        assert not found.differs
+        assert compared.downloads > 0
+
+
+def test_a_digest_that_differs_from_the_snapshot_s_names_keys(world: TaskWorld, compared: Compared) -> None:
+    world.close()
+    database = TaskDatabase(world.spec.folder, ["s"], ROCKS)
+    database.database.write({"s": [(b"key-0007", b"12345678wrong")]})
+    database.close()
+    found = compared()
+    assert [(b"key-0007".hex(), "another value")] == [(m.key, m.kind) for m in found.mismatches]
+    assert found.digest_differs
+    assert compared.downloads > 0
+
+
+def test_a_snapshot_whose_digest_no_key_explains_is_told(compared: Compared) -> None:
+    compared.rewrite(digest=EMPTY)
+    found = compared()
+    assert (0, True) == (found.mismatch_count, found.differs)
+
+
+def test_a_manifest_from_before_digests_is_compared_key_by_key(world: TaskWorld, compared: Compared) -> None:
+    compared.rewrite(format=1, digest=None)
+    assert (1, None) == (world.repository.read(0).format, world.repository.read(0).digest)
+    found = compared()
+    assert ("snapshot 0", 100, False) == (found.against, found.keys, found.differs)
+    assert compared.downloads > 0
+
+
+def test_a_snapshot_that_is_not_whole_is_not_equal_by_its_digest(world: TaskWorld, compared: Compared) -> None:
+    repository = world.repository
+    repository.objects.delete([repository.layout.file(repository.read(0).files[0].sha256)])
+    # The changelog's beginning leads to the batch as well.
+    assert "changelog" == compared().against
 
 
 def test_every_commit_has_its_store_s_digest(world: TaskWorld) -> None:
