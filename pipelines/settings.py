@@ -72,7 +72,9 @@ class Settings(BaseSettings):
     )
     batch_attempts: Annotated[int, Field(ge=1)] = Field(5, description="tries of one batch before the driver gives up")
     on_error: Literal["dead-letter", "stop"] = Field(
-        "dead-letter", description="a record with which an expression fails: to the dead letters, or stop the pipeline"
+        "dead-letter",
+        description="a record with which an expression fails: to the dead letters, or stop the pipeline; of queries "
+        "whose WITH does not say",
     )
     poisoned_records_max: Annotated[int, Field(ge=1)] = Field(
         100, description="of one batch; with more of them the query is wrong, and the pipeline stops"

@@ -228,7 +228,7 @@ class QueryDriver:
                         error=reason or cause,
                         hint="nothing of the batch is committed; fix the cause and start the pipeline again",
                     ) from error
-                poisoned = reason is not None and self._settings.on_error == "dead-letter"
+                poisoned = reason is not None and (query.on_error or self._settings.on_error) == "dead-letter"
                 self._servers.ensure(f"batch {planned.batch} failed: {cause}", only=self.query.name)
         with self._traces.span("finish", batch=planned.batch):
             self._journal.finish(planned)
