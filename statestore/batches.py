@@ -234,10 +234,11 @@ class BatchesLog:
         keys = self._newest(self.driver_partition, uncommitted=True)
         return key in keys if keys else None
 
-    def positions(self, task: int) -> list[Recorded]:
-        """Every position of the task that compaction has left, oldest first; the last one is the newest."""
+    def positions(self, task: int, *, start: int = 0) -> list[Recorded]:
+        """Every position of the task from offset `start` that compaction has left, oldest first; the last is the newest."""
         first, _ = self._reader.begin_and_end(self.topic, task)
-        records = (record for chunk in self._reader.read(self.topic, task, start=first) for record in chunk)
+        chunks = self._reader.read(self.topic, task, start=max(first, start))
+        records = (record for chunk in chunks for record in chunk)
         return [Recorded(self._position(r), r.offset, r.timestamp_ms) for r in records if r.key == POSITION and r.value]
 
     def driver_log(self, *, uncommitted: bool = False) -> DriverLog:

@@ -83,7 +83,7 @@ class Bench:
         self._watching.set()
         self._supervisor.start()
         self.load.resume()
-        self.auditor = Auditor(NAME, self.settings, self.registry)
+        self.auditor = Auditor(NAME, self.settings, self.registry, self.load)
 
     # The supervisor.
 
@@ -194,7 +194,7 @@ class Bench:
 
     def problems(self) -> list[str]:
         """Everything that is wrong now. The input must have been processed."""
-        self.auditor.await_view()
+        self.auditor.settle()
         found = check.differences(NAME, self.settings, self.registry, self.load)
         found += [f"auditor: {text}" for text in self.auditor.findings]
         return found + check.leftovers(NAME, self.settings, self.registry, self.drivers)
