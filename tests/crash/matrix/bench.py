@@ -51,6 +51,7 @@ class Bench:
         self.home = home
         # Whatever makes temporary files makes them here, where nobody else's are. Short, for paths of sockets.
         self.temporary = Path(tempfile.mkdtemp(prefix="m-"))
+        self._before = os.environ.get("TMPDIR")
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.temporary)
         self.disk = SmallDisk.mounted(home / "disk", DISK)
         self.stack = Stack(home / "stack")
@@ -223,5 +224,7 @@ class Bench:
         self.stack.down(wipe=True)
         self.disk.close()
         del os.environ["ROLLFORWARD_FAILPOINTS"], os.environ["TMPDIR"]
+        if self._before is not None:
+            os.environ["TMPDIR"] = self._before
         tempfile.tempdir = None
         shutil.rmtree(self.temporary)
