@@ -276,9 +276,10 @@ def _end(pid: int, *, timeout_s: float) -> None:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
         if timeout_s > 0:
-            # Asked once it finishes its batch, asked again it gives the batch up, and in the end it is killed.
+            # Asked once it finishes its batch, asked again it gives the batch up, asked once more it waits for nothing
+            # that is still under way, as a commit, and in the end it is killed.
             give_up_s = min(_GIVE_UP_S, timeout_s / 2)
-            for patience_s in (timeout_s - give_up_s, give_up_s):
+            for patience_s in (timeout_s - give_up_s, give_up_s / 2, give_up_s / 2):
                 process.send_signal(signal.SIGTERM)
                 if not psutil.wait_procs([process], timeout=patience_s)[1]:
                     return

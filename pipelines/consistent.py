@@ -30,10 +30,14 @@ _PAUSE_S = 0.02
 
 @dataclass(frozen=True)
 class View:
-    """Every entry of a store behind `batch` and before the next one; batch -1 is the empty store before the first."""
+    """Every entry of a store behind `batch` and before the next one; batch -1 is the empty store before the first.
+
+    `ends` is where the input stood then: source partition and the offset after the newest record that was taken.
+    """
 
     batch: int
     rows: tuple[Row, ...]
+    ends: dict[int, int]
 
 
 class ConsistentReader:
@@ -44,21 +48,24 @@ class ConsistentReader:
         self._reader = StoreReader(deployed, settings, registry)
         self._log = BatchesLog(Reader(settings.kafka_config()), deployed.batches_topic, tasks=deployed.query.tasks)
 
-    def _resting(self) -> int | None:
-        """The newest planned batch if it is done; None while one is under way."""
+    def _resting(self) -> tuple[int, dict[int, int]] | None:
+        """The newest planned batch if it is done, and where it ends; None while one is under way."""
         log = self._log.driver_log()
-        planned = -1 if log.planned is None else log.planned.batch
-        return planned if planned <= log.done else None
+        if log.planned is None:
+            return -1, {}
+        ends = {r.partition: r.end for r in log.planned.ranges}
+        return (log.planned.batch, ends) if log.planned.batch <= log.done else None
 
     def read(self, *, timeout_s: float) -> View:
         """The store between two batches. Raises `Unavailable` if no such moment came in time, or a server is gone."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            batch = self._resting()
-            if batch is not None:
+            before = self._resting()
+            if before is not None:
                 rows = tuple(self._reader.scan(None, None, Isolation.READ_COMMITTED))
-                if self._resting() == batch:
-                    return View(batch, rows)
+                if self._resting() == before:
+                    batch, ends = before
+                    return View(batch, rows, ends)
             time.sleep(_PAUSE_S)
         raise Unavailable(
             "batches leave no time for a consistent view",

@@ -1,12 +1,14 @@
 """The streaming driver: what runs a pipeline, in a process of its own (`driver.py`) or in the foreground by `run`.
 
 It owns every query, ends with `EXIT_FENCED` when a newer driver exists, keeps a heartbeat in the registry, and stops
-between batches on SIGTERM or SIGINT or when the pipeline is no longer desired to run. Its store servers, its JVM and
-Spark's Python workers end with it, also when it is killed.
+between batches on SIGTERM or SIGINT or when the pipeline is no longer desired to run. A second signal gives the open
+batches up, a third waits for nothing: how long a stop may take is known to whoever asks for it (`ops/control.py`). Its
+store servers, its JVM and Spark's Python workers end with it, also when it is killed.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -45,6 +47,14 @@ from statestore.kafka import Admin
 
 log = structlog.get_logger()
 _HEARTBEAT_S = 2.0
+# How long the other queries' batches may take when an error ends the driver: nobody waits for it who could say.
+_PATIENCE_S = 60.0
+# How often it is looked whether what is waited for has ended.
+_LOOK_S = 0.02
+# How often a batch that is given up is cancelled.
+_ABORT_S = 0.5
+# How long store servers may take to end, by how much the stop is in a hurry.
+_SERVERS_S = {0: 10.0, 1: 10.0, 2: 1.0, 3: 0.1}
 
 
 @dataclass
@@ -72,7 +82,11 @@ class PipelineDriver:
         self._state = "starting"
         self._ended = threading.Event()
         self._stop = threading.Event()
+        # Whoever asks for the stop says how long it may take, by asking again.
+        self._asked = 0
         self._aborted = threading.Event()
+        self._hurried = threading.Event()
+        self._quiet = threading.Event()
         self._drivers: list[QueryDriver] = []
         self._work = names.spark_folder(settings.home, pipeline.name)
         self._servers = StoreServers(
@@ -95,16 +109,27 @@ class PipelineDriver:
         self._metastore = Metastore(quick, registry.engine)
 
     def request_stop(self) -> None:
-        """Stop when the open batches are done. Asked a second time: give them up and stop now."""
-        if self._stop.is_set():
+        """Stop when the open batches are done. Asked a second time: give them up; a third time: wait for nothing more."""
+        self._asked += 1
+        self._stop.set()
+        if self._asked == 2:
+            self._aborted.set()
             # Spark is told in a thread of its own, since a signal may come in the middle of a call to it.
             threading.Thread(target=self._abort, daemon=True).start()
-        self._stop.set()
+        elif self._asked > 2:
+            self._hurried.set()
 
     def _abort(self) -> None:
-        self._aborted.set()
-        for driver in self._drivers:
-            self._attempt(driver.abort)
+        """Give up what is open, again and again until it has ended, in a thread for each query: the JVM may hang."""
+        while not self._quiet.is_set():
+            aborting = [
+                threading.Thread(target=self._attempt, args=(driver.abort,), daemon=True) for driver in self._drivers
+            ]
+            for thread in aborting:
+                thread.start()
+            for thread in aborting:
+                thread.join()
+            self._quiet.wait(_ABORT_S)
 
     def listen(self) -> None:
         """Take SIGTERM and SIGINT as the wish to stop."""
@@ -182,7 +207,9 @@ class PipelineDriver:
         return session
 
     def _begin(self, driver: QueryDriver) -> None:
-        """Small batches need no Spark, and others wait for it."""
+        """Small batches need no Spark, and others wait for it. What is planned stays so if the stop comes first."""
+        if self._stop.is_set():
+            return
         driver.finish_planned()
         driver.start(until_end=self._until_end)
 
@@ -201,17 +228,17 @@ class PipelineDriver:
 
     def _end(self, state: str, error: str) -> None:
         """Let running batches finish, then stop everything."""
-        self._watcher.close()
         for driver in self._drivers:
             driver.stopping.set()
-        for driver in self._drivers:
-            self._attempt(driver.quiesce)
-        for driver in self._drivers:
-            self._attempt(driver.close)
+        self._await_batches(math.inf if state == "stopped" else _PATIENCE_S)
+        self._watcher.close()
+        if not self._hurried.is_set():
+            for driver in self._drivers:
+                self._attempt(driver.close)
         if state == "stopped" and self._stop.is_set() and not self._aborted.is_set():
             self._attempt(self._last_snapshot)
         self._attempt(lambda: self._metrics.close(planned=state == "stopped"))
-        self._attempt(self._servers.close)
+        self._attempt(lambda: self._servers.close(_SERVERS_S[min(self._asked, 3)]))
         self._attempt(self._watcher.end_jvm)
         self._attempt(self._traces.close)
         remove_files(self._work)
@@ -219,11 +246,29 @@ class PipelineDriver:
         pid = os.getpid()
         self._tell(lambda: self._registry.driver_seen(self.name, pid=pid, state=state, error=error, servers=[]))
 
+    def _await_batches(self, patience_s: float) -> None:
+        """Return when no batch is running and none will begin, or when nobody waits for one any more."""
+        deadline = time.monotonic() + patience_s
+        while open_ones := [driver.query.name for driver in self._drivers if driver.following]:
+            if self._hurried.wait(_LOOK_S) or time.monotonic() > deadline:
+                log.warning("open batches are left as they are", pipeline=self.name, queries=open_ones)
+                break
+        self._quiet.set()
+
     def _last_snapshot(self) -> None:
-        """Before a planned stop, so that the next start may be on an empty machine."""
-        if self._settings.snapshot_on_stop and self._settings.snapshot_config() is not None:
-            taken = self._servers.snapshot()
-            log.info("last snapshots taken", pipeline=self.name, tasks=len(taken))
+        """Before a planned stop, so that the next start may be on an empty machine. Given up when the stop is."""
+        if not self._settings.snapshot_on_stop or self._settings.snapshot_config() is None:
+            return
+        taking = threading.Thread(target=self._attempt, args=(self._take_last,), daemon=True)
+        taking.start()
+        while taking.is_alive():
+            if self._aborted.wait(_LOOK_S):
+                log.warning("last snapshots are given up", pipeline=self.name)
+                return
+
+    def _take_last(self) -> None:
+        taken = self._servers.snapshot()
+        log.info("last snapshots taken", pipeline=self.name, tasks=len(taken))
 
     def _attempt(self, step: Callable[[], None]) -> None:
         """One step of the end. With the JVM gone some of them fail, and the others still have to be done."""

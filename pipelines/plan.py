@@ -152,6 +152,9 @@ class Query:
 
     A stateless query that `keeps_window` reads a windowed source, and its results are in their row's window.
 
+    `on_error` says what becomes of a record with which an expression fails: `dead-letter`, `stop`, or empty for what the
+    driver's setting of this name says.
+
     `tables` are arrays over the source's columns: a row becomes one for each of their items, side by side, which the
     outputs know by the array's name.
     """
@@ -178,6 +181,7 @@ class Query:
     timestamp: str | None = None
     tables: tuple[Output, ...] = ()
     keeps_window: bool = False
+    on_error: str = ""
 
     @property
     def stateless(self) -> bool:
@@ -211,6 +215,7 @@ _LATER_QUERY = (
     "timestamp",
     "tables",
     "keeps_window",
+    "on_error",
 )
 _LATER_AGGREGATE = ("most", "nulls")
 _LATER_SOURCE = (

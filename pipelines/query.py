@@ -151,6 +151,10 @@ class StoreReader:
         for spec in self._specs:
             yield from self._between(spec, lower, upper, isolation)
 
+    def scan_task(self, number: int, isolation: Isolation) -> Iterator[Row]:
+        """All entries of one task, as of one of its versions."""
+        yield from self._between(self._specs[number], None, None, isolation)
+
     def _between(self, spec: TaskSpec, lower: bytes | None, upper: bytes | None, isolation: Isolation) -> Iterator[Row]:
         low, high = lower, upper
         if self._query.window is not None:

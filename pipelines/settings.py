@@ -61,7 +61,8 @@ class Settings(BaseSettings):
     batch_interval_s: Annotated[float, Field(gt=0)] = Field(0.5, description="a batch begins no more often than this")
     max_records_per_batch: Annotated[int, Field(ge=1)] = Field(1_000_000, description="bound of one batch's input")
     max_bytes_per_batch: Annotated[int, Field(ge=1)] = Field(
-        512 * 1024 * 1024, description="and in bytes of values, by the size of the batch before"
+        512 * 1024 * 1024,
+        description="and in bytes of values, by their size in the batch before; of the first, in a sample",
     )
     small_batch_records: Annotated[int, Field(ge=0)] = Field(
         30_000,
@@ -72,7 +73,9 @@ class Settings(BaseSettings):
     )
     batch_attempts: Annotated[int, Field(ge=1)] = Field(5, description="tries of one batch before the driver gives up")
     on_error: Literal["dead-letter", "stop"] = Field(
-        "dead-letter", description="a record with which an expression fails: to the dead letters, or stop the pipeline"
+        "dead-letter",
+        description="a record with which an expression fails: to the dead letters, or stop the pipeline; of queries "
+        "whose WITH does not say",
     )
     poisoned_records_max: Annotated[int, Field(ge=1)] = Field(
         100, description="of one batch; with more of them the query is wrong, and the pipeline stops"

@@ -240,13 +240,13 @@ class BatchesLog:
         keys = self._newest(self.driver_partition, uncommitted=True)
         return key in keys if keys else None
 
-    def positions(self, task: int) -> list[Recorded]:
-        """Every position of the task that compaction has left, oldest first; the last one is the newest.
+    def positions(self, task: int, *, start: int = 0) -> list[Recorded]:
+        """Every position of the task from offset `start` that compaction has left, oldest first; the last is the newest.
 
         A transaction takes two offsets, its record's and its end's. What lies between two positions besides was given up
         if its record is still there, with the end behind it; anything else may have been a position.
         """
-        first, _ = self._reader.begin_and_end(self.topic, task)
+        first = max(start, self._reader.begin_and_end(self.topic, task)[0])
         records = self._all(task, first)
         given_up: set[int] | None = None
         found, end = list[Recorded](), 0

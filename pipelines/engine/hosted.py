@@ -8,7 +8,6 @@ from pathlib import Path
 
 from statestore.client import StoreClient
 
-_STOP_S = 10.0
 LOST = -1
 
 
@@ -46,9 +45,9 @@ class LocalServer:
         if self.process.stdin is not None:
             self.process.stdin.close()
 
-    def await_end(self) -> None:
-        """Wait until it has ended; kill it if it takes too long."""
-        if self.ended(wait_s=_STOP_S) is None:
+    def await_end(self, timeout_s: float) -> None:
+        """Wait until it has ended; kill it if it takes longer."""
+        if self.ended(wait_s=timeout_s) is None:
             self.process.kill()
             self.process.wait()
         Path(self.address).unlink(missing_ok=True)
@@ -84,5 +83,5 @@ class RemoteServer:
         """Close the connection."""
         self.client.close()
 
-    def await_end(self) -> None:
+    def await_end(self, timeout_s: float) -> None:
         """It goes on."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pipelines.engine.pace import Pace, shares
 from pipelines.engine.source import SourceTopic
-from statestore.batches import Planned, Range
+from statestore.batches import Planned, Range, count_offsets
 
 
 class Intake:
@@ -55,6 +55,13 @@ class Intake:
         backlog = self._backlog(ends)
         if not backlog:
             return None
+        ranges = self._first_of(backlog, most)
+        if self._pace.is_guess(count_offsets(ranges)):
+            self._pace.expect(self._source.value_bytes(ranges))
+            ranges = self._first_of(backlog, most)
+        return ranges
+
+    def _first_of(self, backlog: dict[int, int], most: int | None) -> tuple[Range, ...]:
         taken = shares(backlog, self._pace.offsets if most is None else min(most, self._pace.offsets))
         # Partitions without news stay in the plan, so that the newest plan says where every partition stands.
         return tuple(self._source.range(p, at, at + taken.get(p, 0)) for p, at in sorted(self._ends.items()))

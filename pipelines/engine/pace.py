@@ -8,6 +8,9 @@ grow: there a batch lasts three times its fixed time.
 Behind a long backlog a record waits for what is before it, hardly for its own batch. There a batch may last a tenth of what
 the backlog will take, up to four times the target: a larger one combines more records of a key.
 
+Bytes are bounded by the mean size of values in the batch before. The first batch has none before it: where it could be too
+large if its records were as large as brokers take them, a sample of its records says how large they are.
+
 The bound moves by at most a factor of two a batch. Spark's first batch is not learnt from: it is mostly the compiler's
 work.
 """
@@ -29,6 +32,8 @@ _FIXED_TIMES = 3
 # Of the time that the backlog will take a batch may last one part of so many, and so many times the target.
 _BACKLOG_PARTS = 10
 _BACKLOG_TIMES = 4
+# What a broker takes as one batch of records unless it is told otherwise: no record is larger.
+_LARGEST_BYTES = 1024 * 1024
 # Sizes must differ by so much, as a part of their mean, to tell the fixed time from that of the records.
 _SPREAD = 0.2
 
@@ -48,7 +53,7 @@ class Pace:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._records = float(min(_FIRST_RECORDS, bounds.records))
-        self._record_bytes = 0.0
+        self._record_bytes: float | None = None
         self._fixed_s: float | None = None
         self._warm = False
         self._seen: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
@@ -57,9 +62,17 @@ class Pace:
     def offsets(self) -> int:
         """How many offsets the next batch may take in all."""
         most = min(self._records, self._bounds.records)
-        if self._record_bytes > 0:
+        if self._record_bytes:
             most = min(most, self._bounds.bytes / self._record_bytes)
         return max(1, int(most))
+
+    def is_guess(self, offsets: int) -> bool:
+        """Whether so many offsets may be more bytes than the bound, and nothing is known of the records' size yet."""
+        return self._record_bytes is None and offsets * _LARGEST_BYTES > self._bounds.bytes
+
+    def expect(self, record_bytes: float | None) -> None:
+        """Take this for the size of a record's value until a batch has shown it; None for the largest there is."""
+        self._record_bytes = _LARGEST_BYTES if record_bytes is None else record_bytes
 
     def took(self, *, offsets: int, read_bytes: int, seconds: float, left: int = 0, by_spark: bool = True) -> None:
         """Learn from a finished batch, which has left so many offsets of the backlog."""

@@ -58,7 +58,6 @@ from statestore.errors import (
 from statestore.failpoints import reach
 
 log = structlog.get_logger()
-_QUIESCE_S = 60.0
 # How often the source topic is looked at anew.
 _LOOK_S = 30.0
 # Ends of a batch behind which none is to begin.
@@ -158,6 +157,12 @@ class QueryDriver:
 
     def finish_planned(self) -> None:
         """Run the batch that an earlier driver planned and did not finish, over the same offsets."""
+        try:
+            self._finish_planned()
+        except _BatchAborted:
+            self._log.info("batch aborted", batch=self._batch)
+
+    def _finish_planned(self) -> None:
         planned = self._past.planned
         if planned is None or planned.batch <= self._past.done:
             return
@@ -191,6 +196,8 @@ class QueryDriver:
         attempts = self._settings.batch_attempts
         poisoned = False
         for attempt in range(1, attempts + 1):
+            if self._aborted.is_set():
+                raise _BatchAborted
             try:
                 if poisoned:
                     planned, poisoned = self._refuse(query, planned), False
@@ -221,7 +228,7 @@ class QueryDriver:
                         error=reason or cause,
                         hint="nothing of the batch is committed; fix the cause and start the pipeline again",
                     ) from error
-                poisoned = reason is not None and self._settings.on_error == "dead-letter"
+                poisoned = reason is not None and (query.on_error or self._settings.on_error) == "dead-letter"
                 self._servers.ensure(f"batch {planned.batch} failed: {cause}", only=self.query.name)
         with self._traces.span("finish", batch=planned.batch):
             self._journal.finish(planned)
@@ -461,16 +468,11 @@ class QueryDriver:
             return
         self._requests.done(request, planned.batch, self._stager.compared)
 
-    def quiesce(self) -> None:
-        """Return when no batch is running and none will begin, or after `_QUIESCE_S` if one hangs."""
-        self.stopping.set()
-        if self._thread is not None:
-            self._thread.join(_QUIESCE_S)
-            if self._thread.is_alive():
-                raise Unavailable("a batch did not end in time", query=self.query.name, seconds=_QUIESCE_S)
-
     def abort(self) -> None:
-        """Give the open batch up, unless it is being committed, which is short. Nothing of it counts."""
+        """Give the open batch up, unless it is being committed, which is short. Nothing of it counts.
+
+        To be called again while `following`: Spark's job may not have begun, and a cancelled one is not noticed at once.
+        """
         self.stopping.set()
         self._aborted.set()
         self.cancel_job()

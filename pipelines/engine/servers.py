@@ -41,6 +41,8 @@ log = structlog.get_logger()
 _START_S = 30.0
 _OPEN_ATTEMPTS = 8
 _OBSERVE_S = 5.0
+_CLOSE_S = 10.0
+_LEAST_CLOSE_S = 0.1
 # When a process is launched that takes a dead server's place: not while the driver and its first batches need the CPU.
 _SPARE_S = 20.0
 
@@ -327,16 +329,22 @@ class StoreServers:
             log.info("server does not say how restores go", server=server.name, error=str(error))
             return []
 
-    def close(self) -> None:
-        """End every server that was started here: first asked, then killed. Those of other machines go on."""
-        with self._lock:
+    def close(self, timeout_s: float = _CLOSE_S) -> None:
+        """End every server that was started here: first asked, after `timeout_s` killed. Those of other machines go on."""
+        deadline = time.monotonic() + timeout_s
+        # Whoever opens tasks holds the lock, and may do so for long; what it starts now ends with this process.
+        held = self._lock.acquire(timeout=timeout_s)
+        try:
             living = [server for server in self._servers if server is not None]
             self._servers = [None] * len(self._servers)
             for server in living:
                 server.forget()
             for server in living:
-                server.await_end()
+                server.await_end(max(_LEAST_CLOSE_S, deadline - time.monotonic()))
             self._standby.close()
+        finally:
+            if held:
+                self._lock.release()
         self._workers.shutdown(wait=False)
         self._pings.shutdown(wait=False)
 

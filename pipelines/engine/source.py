@@ -9,6 +9,7 @@ Offsets that Kafka has deleted are read from the topic's archive, where there is
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,12 +20,15 @@ from pipelines.plan import Query
 from statestore.batches import Planned, Range
 from statestore.config import KafkaConfig, ObjectsConfig
 from statestore.errors import InvalidConfig, Unrecoverable
-from statestore.kafka import Admin, Topic
+from statestore.kafka import Admin, Reader, Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = structlog.get_logger()
+# How much is looked at to learn how large records are.
+_SAMPLED_PARTITIONS = 4
+_SAMPLED_RECORDS = 16
 
 
 class SourceTopic:
@@ -107,6 +111,23 @@ class SourceTopic:
     def range(self, partition: int, start: int, end: int) -> Range:
         """Offsets of one partition of the topic."""
         return Range(self.topic.name, self.topic.topic_id, partition, start, end)
+
+    def value_bytes(self, ranges: tuple[Range, ...]) -> float | None:
+        """About how many bytes a value in these ranges has, by a few records of them; None where none was met.
+
+        Looks at the beginning and the end of the ranges that hold most, and gives the larger mean.
+        """
+        begins, reader, means = self.begins(), Reader(self._kafka), []
+        with reader.kept():
+            for r in sorted(ranges, key=lambda r: -r.offsets)[:_SAMPLED_PARTITIONS]:
+                # What lies in the archive alone is not looked at.
+                begin = min(max(r.start, begins[r.partition]), r.end)
+                for start in {begin, max(begin, r.end - _SAMPLED_RECORDS)}:
+                    end = min(start + _SAMPLED_RECORDS, r.end)
+                    chunks = reader.read(r.topic, r.partition, start=start, end=end) if end > start else ()
+                    sizes = [len(record.value or b"") for chunk in chunks for record in chunk]
+                    means += [fmean(sizes)] if sizes else []
+        return max(means, default=None)
 
     def deleted(self, starts: dict[int, int], begins: dict[int, int]) -> tuple[Range, ...]:
         """Records from `starts` on that are gone. Raises `Unrecoverable` unless the operator accepts the loss."""

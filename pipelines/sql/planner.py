@@ -25,6 +25,7 @@ from pipelines.sql.properties import (
     Properties,
     check_properties,
     read_emission,
+    read_on_error,
     read_partitions,
     read_topic,
     text_property,
@@ -77,6 +78,7 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
         changelog=relation.kind == TABLE,
         timestamp=_timestamp(properties, computed),
         keeps_window=bool(source.window_type),
+        on_error=read_on_error(properties),
     )
     window = computed.window
     result = Source(
@@ -137,7 +139,8 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
     if (sink.window_type, sink.window_ms) != (relation.source.window_type, relation.source.window_ms):
         told = "Incompatible windowing between results and sink"
         raise Refusal(statement.query.at, f"{target.name} and {relation.name} are not windowed alike: {told}")
-    query_id = text_property(check_properties(statement.properties, INSERT_PROPERTIES), "QUERY_ID")
+    properties = check_properties(statement.properties, INSERT_PROPERTIES)
+    query_id = text_property(properties, "QUERY_ID")
     if query_id is not None:
         name = _given_name(*query_id)
     query = Query(
@@ -160,6 +163,7 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
         value_delimiter=sink.value_delimiter,
         wrapped=sink.wrapped,
         keeps_window=bool(sink.window_type),
+        on_error=read_on_error(properties),
     )
     return Planned(query, target)
 

@@ -15,10 +15,11 @@ FORMAT_PROPERTIES = ("FORMAT", "KEY_FORMAT", "VALUE_FORMAT", "KEY_DELIMITER", "V
 TIME_PROPERTIES = ("TIMESTAMP", "TIMESTAMP_FORMAT")
 RESULT_PROPERTIES = ("KAFKA_TOPIC", "PARTITIONS", *FORMAT_PROPERTIES, *TIME_PROPERTIES)
 SOURCE_PROPERTIES = (*RESULT_PROPERTIES, "WINDOW_TYPE", "WINDOW_SIZE")
-QUERY_PROPERTIES = (*RESULT_PROPERTIES, "EMIT")
-INSERT_PROPERTIES = ("QUERY_ID",)
+QUERY_PROPERTIES = (*RESULT_PROPERTIES, "EMIT", "ON_ERROR")
+INSERT_PROPERTIES = ("QUERY_ID", "ON_ERROR")
 WINDOW_TYPES = ("SESSION", "HOPPING", "TUMBLING")
 EMISSIONS = ("commit", "every-record")
+ON_ERRORS = ("dead-letter", "stop")
 NOT_YET = frozenset(
     [
         "CLEANUP_POLICY",
@@ -156,11 +157,21 @@ def _wrong_duration(text: str, at: int, told: str) -> Refusal:
 
 def read_emission(properties: Properties) -> str:
     """EMIT: one result per changed key and commit, or one per record."""
-    found = text_property(properties, "EMIT")
+    return _one_of(properties, "EMIT", EMISSIONS) or EMISSIONS[0]
+
+
+def read_on_error(properties: Properties) -> str:
+    """ON_ERROR: what becomes of a record with which an expression fails. Empty if it is not given."""
+    return _one_of(properties, "ON_ERROR", ON_ERRORS)
+
+
+def _one_of(properties: Properties, name: str, allowed: tuple[str, ...]) -> str:
+    """A text in lower case, which must be one of these; empty if it is not given."""
+    found = text_property(properties, name)
     if found is None:
-        return EMISSIONS[0]
+        return ""
     text, at = found
-    if text.lower() not in EMISSIONS:
-        allowed = " or ".join(f"'{mode}'" for mode in EMISSIONS)
-        raise Refusal(at, f"EMIT is {allowed}", nearest(text, EMISSIONS))
+    if text.lower() not in allowed:
+        told = " or ".join(f"'{one}'" for one in allowed)
+        raise Refusal(at, f"{name} is {told}", nearest(text, allowed))
     return text.lower()

@@ -16,13 +16,15 @@ from pathlib import Path
 import psutil
 import pyspark
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from infra.ports import free_port
 from ops.environment import driver_environment
+from pipelines import names
 from pipelines.settings import Settings
 from tests.support.certificates import secrets
 from tests.support.feed import SQL, Feed
-from tests.support.pipeline import PipelineUnderTest
+from tests.support.pipeline import PipelineUnderTest, members
 from tests.support.stores import all_differences
 from tests.support.waiting import await_
 
@@ -36,11 +38,12 @@ class Processes:
         self._folder, self._environment = folder, environment
         self.running: list[subprocess.Popen[bytes]] = []
 
-    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """A process in a session of its own, with its log in the folder."""
+    def start(self, name: str, *command: str, **environment: str) -> subprocess.Popen[bytes]:
+        """A process in a session of its own, with its log in the folder, and more in its environment."""
         with (self._folder / f"{name}.log").open("ab") as output:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._environment,
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                env={**self._environment, **environment},
                 cwd=self._folder, start_new_session=True,
             )  # fmt: skip
         self.running.append(process)
@@ -86,14 +89,27 @@ class Cluster:
         await_("the master listens", lambda: listens(self.master))
         for number in range(2):
             work = ["--work-dir", str(folder / f"work-{number}"), f"spark://127.0.0.1:{self.master}"]
-            self._spark(f"worker-{number}", "worker.Worker", "--cores", "1", "--memory", "1g", *work)
+            where = ["worker.Worker", "--cores", "1", "--memory", "1g", *work]
+            self._spark(f"worker-{number}", *where, SPARK_LOCAL_DIRS=str(folder / f"local-{number}"))
         self.ports = [free_port(), free_port()]
         self.servers = [self.serve(number) for number in range(2)]
 
-    def _spark(self, name: str, what: str, *arguments: str) -> None:
+    def _spark(self, name: str, what: str, *arguments: str, **environment: str) -> None:
         script = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
         where = ["--host", "127.0.0.1", "--webui-port", "0"]
-        self.processes.start(name, script, f"org.apache.spark.deploy.{what}", *where, *arguments)
+        command = [script, f"org.apache.spark.deploy.{what}", *where, *arguments]
+        self.processes.start(name, *command, **environment)
+
+    def worker(self, number: int) -> subprocess.Popen[bytes]:
+        """One of Spark's workers."""
+        workers = [p for p in self.processes.running if any("worker.Worker" in word for word in p.args)]
+        return workers[number]
+
+    def executors(self) -> list[str]:
+        """What lives, or lies in folders, beside the process of Spark's second worker itself."""
+        worker = self.worker(1)
+        living = [one for one in members(worker.pid) if not one.startswith(f"{worker.pid} ")]
+        return living + [str(path) for path in (self._folder / "local-1").rglob("executor-*")]
 
     @property
     def addresses(self) -> list[str]:
@@ -116,6 +132,17 @@ def cluster(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, value)
     yield cluster
     cluster.processes.close()
+
+
+def left_over(pipeline: PipelineUnderTest) -> list[str]:
+    """Sockets, folders and consumer groups of a pipeline whose driver has ended, but for the query's own group."""
+    settings, folder = pipeline.settings, names.socket_folder()
+    assert pipeline.process is not None
+    found = [*folder.glob(f"{names.socket_prefix(settings.states, pipeline.name)}-*.sock")]
+    found += [*folder.glob(f"{names.SPARK_SOCKETS}{pipeline.process.pid}"), *(settings.home / "spark").glob("*")]
+    groups = AdminClient({"bootstrap.servers": settings.bootstrap_servers}).list_consumer_groups().result().valid
+    ours = {group.group_id for group in groups if pipeline.name in group.group_id}
+    return [*map(str, found), *sorted(ours - {names.group(pipeline.name, "totals")})]
 
 
 @pytest.mark.slow
@@ -163,12 +190,17 @@ def test_tasks_of_a_lost_server_move_and_nothing_is_lost(settings: Settings, fee
         sleeper.send_signal(signal.SIGCONT)
 
         # A worker of Spark dies with its executor: the batch runs again on the other one.
-        worker = next(p for p in cluster.processes.running if any("worker.Worker" in word for word in p.args))
+        worker = cluster.worker(0)
         for process in [*psutil.Process(worker.pid).children(recursive=True), psutil.Process(worker.pid)]:
             process.kill()
         feed.send(2_000)
         pipeline.await_("input is processed on one worker", pipeline.caught_up(feed.sent))
         assert all_differences(pipeline, feed) == []
         assert pipeline.process is driver, pipeline.tail()
+
+        # Nothing of the driver is left over, on any of the machines.
+        assert pipeline.stop() == 0
+        assert left_over(pipeline) == []
+        await_("the end of the executors", lambda: not cluster.executors(), tail=lambda: str(cluster.executors()))
     finally:
         pipeline.close()

@@ -6,6 +6,7 @@ import copy
 import json
 import shutil
 import signal
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,17 @@ def with_poison(pipeline: PipelineUnderTest, *keys: int) -> None:
     poisoned = replace(query, having=f"if(`AUCTION` IN {(*keys, -1)}, raise_error('poison'), true)")
     queries = [{**row.queries[0], "plan": query_to_json(poisoned)}, *row.queries[1:]]
     replace_plan(pipeline.registry.engine, pipeline.name, queries)
+
+
+def planned_and_open(pipeline: PipelineUnderTest) -> None:
+    """Return when a batch is planned and not done."""
+    log = BatchesLog(Reader(pipeline.settings.kafka_config()), f"{pipeline.name}-totals-batches", tasks=4)
+
+    def is_open() -> bool:
+        newest = log.driver_log()
+        return newest.planned is not None and newest.planned.batch > newest.done
+
+    pipeline.await_("a batch is open", is_open)
 
 
 @pytest.mark.parametrize("canary", ["", "part_of_a_task_committed"])
@@ -99,10 +111,7 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     for worker in jvm.children(recursive=True):
         worker.suspend()
     feed.send(500)
-    log = BatchesLog(Reader(pipeline.settings.kafka_config()), f"{pipeline.name}-totals-batches", tasks=4)
-    newest = log.driver_log()
-    while newest.planned is None or newest.planned.batch <= newest.done:
-        newest = log.driver_log()
+    planned_and_open(pipeline)
     started = time.monotonic()
     assert control.stop(pipeline.settings, pipeline.registry, pipeline.name, timeout_s=20)
     assert time.monotonic() - started < 20
@@ -112,6 +121,62 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     since = time.time()
     assert pipeline.run_until_end() == 0
     assert {row.plan["way"] for row in pipeline.registry.recoveries(pipeline.name, since=since)} == {"nothing"}
+    assert all_differences(pipeline, feed) == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", ["", "commit.begun"])
+@pytest.mark.parametrize("small", [0, 30_000])
+def test_a_short_stop_does_not_wait_for_a_server_that_hangs(
+    deploy: Start, feed: Feed, points: Path, small: int, point: str
+) -> None:
+    pipeline = deploy(answer_timeout_s=300, small_batch_records=small)
+    pipeline.start()
+    pipeline.await_running()
+    feed.send(500)
+    pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
+    if point:
+        # One server stops in the middle of its commit, and other tasks may have committed the batch.
+        arm(points, point, with_signal="SIGSTOP")
+    else:
+        for pid in pipeline.server_pids():
+            psutil.Process(pid).suspend()
+    feed.send(500)
+    planned_and_open(pipeline)
+    if point:
+        pipeline.await_("a server stops in its commit", lambda: not is_armed(points, point))
+    started = time.monotonic()
+    assert control.stop(pipeline.settings, pipeline.registry, pipeline.name, timeout_s=8)
+    assert time.monotonic() - started < 8
+    # A driver that had to be killed would not have said so.
+    assert control.status(pipeline.registry, pipeline.name).state == "stopped"
+    pipeline.await_no_orphans()
+    assert pipeline.run_until_end() == 0, pipeline.tail()
+    assert all_differences(pipeline, feed) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_long_stop_waits_for_a_batch_that_takes_longer_than_others(deploy: Start, feed: Feed) -> None:
+    pipeline = deploy(answer_timeout_s=300)
+    process = pipeline.start()
+    pipeline.await_running()
+    feed.send(500)
+    pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
+    (jvm,) = [child for child in psutil.Process(process.pid).children() if child.name() == "java"]
+    workers = jvm.children(recursive=True)
+    for worker in workers:
+        worker.suspend()
+    feed.send(500)
+    planned_and_open(pipeline)
+    waking = threading.Timer(65, lambda: [worker.resume() for worker in workers])
+    waking.start()
+    assert control.stop(pipeline.settings, pipeline.registry, pipeline.name, timeout_s=120)
+    assert waking.finished.is_set()
+    log = BatchesLog(Reader(pipeline.settings.kafka_config()), f"{pipeline.name}-totals-batches", tasks=4)
+    newest = log.driver_log()
+    assert newest.planned is not None and newest.done == newest.planned.batch
+    pipeline.await_no_orphans()
     assert all_differences(pipeline, feed) == []
 
 

@@ -103,3 +103,15 @@ def test_full_batches_without_spark_make_the_next_one_larger() -> None:
     before = pace.offsets
     pace.took(offsets=before, read_bytes=0, seconds=0.1, by_spark=False)
     assert pace.offsets > before
+
+
+def test_before_anything_is_known_of_the_records_a_batch_that_may_be_too_large_is_a_guess() -> None:
+    pace = Pace(Bounds(1_000_000, 512 * 1024 * 1024, 1.0))
+    assert not pace.is_guess(512) and pace.is_guess(513)
+    pace.expect(100_000.0)
+    assert pace.offsets == 512 * 1024 * 1024 // 100_000 and not pace.is_guess(10**6)
+    pace.expect(None)
+    assert pace.offsets == 512
+    # What a batch shows counts more, and a topic of values without bytes is known too.
+    pace.took(offsets=512, read_bytes=0, seconds=0.1)
+    assert pace.offsets > 10_000 and not pace.is_guess(10**6)

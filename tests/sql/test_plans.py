@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pipelines
-from pipelines.plan import Aggregate, Column, GroupKey, Output, Query, Source, plan_hash
+from pipelines.plan import Aggregate, Column, GroupKey, Output, Query, Source, plan_hash, query_from_json, query_to_json
 from pipelines.sql import Pipeline, parse_pipeline
 
 FLIGHTS = Path(pipelines.__file__).parent / "examples" / "flights.sql"
@@ -257,6 +257,18 @@ class TestHash:
 
     def test_another_expression_gives_another_hash(self) -> None:
         assert plan_hash(one("a, SUM(b)")) != plan_hash(one("a, SUM(b + 1)"))
+
+    def test_on_error_is_in_the_plan_where_it_is_given_and_leaves_other_plans_alone(self) -> None:
+        plain, stopping = one("a, SUM(b)"), one("a, SUM(b)", properties="WITH (on_error='STOP')")
+        assert ("", "stop") == (plain.on_error, stopping.on_error)
+        assert "on_error" not in query_to_json(plain)
+        assert stopping == query_from_json(query_to_json(stopping))
+        (_, inserting) = parse_pipeline(
+            f"{STREAM} CREATE STREAM o WITH (on_error='stop') AS SELECT k, a FROM s;"
+            " INSERT INTO o WITH (query_id='i', on_error='dead-letter') SELECT k, a FROM s WHERE a > 1;",
+            pipeline="p",
+        ).queries
+        assert inserting.on_error == "dead-letter"
 
     def test_the_printed_statement_reads_back_as_the_same_plan(self) -> None:
         query = one("a, SUM(CASE WHEN NOT (b > -1 OR `Mixed` <> 3) THEN -b ELSE 0 END) - 1 AS `x y`, COUNT(*)")

@@ -7,6 +7,8 @@ The supervisor is the production one: the same two functions that Dagster's sens
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,6 +49,10 @@ class Bench:
 
     def __init__(self, home: Path, seed: int, *, small: bool = False) -> None:
         self.home = home
+        # Whatever makes temporary files makes them here, where nobody else's are. Short, for paths of sockets.
+        self.temporary = Path(tempfile.mkdtemp(prefix="m-"))
+        self._before = os.environ.get("TMPDIR")
+        os.environ["TMPDIR"] = tempfile.tempdir = str(self.temporary)
         self.disk = SmallDisk.mounted(home / "disk", DISK)
         self.stack = Stack(home / "stack")
         self.stack.up(components=["kafka"])
@@ -83,7 +89,7 @@ class Bench:
         self._watching.set()
         self._supervisor.start()
         self.load.resume()
-        self.auditor = Auditor(NAME, self.settings, self.registry)
+        self.auditor = Auditor(NAME, self.settings, self.registry, self.load)
 
     # The supervisor.
 
@@ -194,10 +200,11 @@ class Bench:
 
     def problems(self) -> list[str]:
         """Everything that is wrong now. The input must have been processed."""
-        self.auditor.await_view()
+        self.auditor.settle()
         found = check.differences(NAME, self.settings, self.registry, self.load)
         found += [f"auditor: {text}" for text in self.auditor.findings]
-        return found + check.leftovers(NAME, self.settings, self.registry, self.drivers)
+        found += check.leftovers(NAME, self.settings, self.registry, self.drivers)
+        return found + check.temporary(self.temporary, self.settings.home / "spark")
 
     def tail(self, lines: int = 30) -> str:
         """The end of the driver's log."""
@@ -216,4 +223,8 @@ class Bench:
         self.registry.close()
         self.stack.down(wipe=True)
         self.disk.close()
-        del os.environ["ROLLFORWARD_FAILPOINTS"]
+        del os.environ["ROLLFORWARD_FAILPOINTS"], os.environ["TMPDIR"]
+        if self._before is not None:
+            os.environ["TMPDIR"] = self._before
+        tempfile.tempdir = None
+        shutil.rmtree(self.temporary)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
@@ -18,6 +19,8 @@ from tests.support.feed import compare, read_topic
 from tests.support.pipeline import members
 
 Table = dict[int, dict[str, int]]
+# What Spark makes in its folder for temporary files, once.
+_OF_ONE_JVM = ("artifacts-", "blockmgr-")
 
 
 def expected(load: Workload) -> dict[str, Table]:
@@ -87,3 +90,14 @@ def leftovers(pipeline: str, settings: Settings, registry: Registry, former: set
     queries = deployed_queries(registry.pipeline(pipeline))
     wanted = {names.group(pipeline, deployed.query.name) for deployed in queries}
     return problems + [f"group: {g.group_id}" for g in groups if g.group_id not in wanted]
+
+
+def temporary(folder: Path, spark: Path) -> list[str]:
+    """Temporary files that somebody has left in `folder`, or more of them in Spark's own folders than one JVM has."""
+    known = {names.socket_folder().name}
+    problems = [f"temporary: {path}" for path in sorted(folder.iterdir()) if path.name not in known]
+    for work in spark.iterdir():
+        found = sorted(path.name for path in (work / "tmp").iterdir())
+        more = [kind for kind in _OF_ONE_JVM if sum(name.startswith(kind) for name in found) > 1]
+        problems += [f"temporary: several {kind}* in {work}: {found}" for kind in more]
+    return problems

@@ -18,7 +18,8 @@ from tests.crash.matrix.faults import FAULTS, tidy
 class Outcome:
     """Of one fault. `fault_s` is how long it lasted; `recovery_s` from its end to two new batches of every query.
 
-    `checked_s` is how long catching up and comparing took. `views` is how many views the auditor has had until then.
+    `checked_s` is how long catching up and comparing took. `views` is how many views between
+    two batches the auditor has had until then, `moments` how many of one task at any moment.
     """
 
     fault: str
@@ -26,6 +27,7 @@ class Outcome:
     recovery_s: float
     checked_s: float
     views: int
+    moments: int
     problems: tuple[str, ...]
 
 
@@ -69,6 +71,7 @@ def _one(bench: Bench, name: str, choose: random.Random) -> Outcome:
         round(recovery_s, 2),
         round(time.monotonic() - checking, 2),
         bench.auditor.views,
+        bench.auditor.moments,
         tuple(problems),
     )
     print(f"    fault {outcome.fault_s} s, recovery {outcome.recovery_s} s, {problems or 'equal'}", flush=True)

@@ -25,4 +25,4 @@ def test_faults_change_nothing(tmp_path: Path, small: bool) -> None:
     finally:
         bench.close()
     assert [(name, ()) for name in SHORT[small]] == [(outcome.fault, outcome.problems) for outcome in outcomes]
-    assert outcomes[-1].views > 0
+    assert outcomes[-1].views > 0 and outcomes[-1].moments > 0

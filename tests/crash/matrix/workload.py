@@ -15,6 +15,8 @@ import random
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import confluent_kafka as ck
 
@@ -33,8 +35,35 @@ PARTITIONS = 4
 HOT_KEYS = 10
 ACCOUNTS = 50
 _BAD = [b"nonsense", b'{"id":"x"}', b"", b"[1]"]
+# By account: how many legs, and what they add up to.
+Balances = dict[int, tuple[int, int]]
 # Queries over `events`: each of them sends a bad record to the dead letters.
 EVENT_QUERIES = ("hot", "uniq", "cheap")
+
+
+class Leg(NamedTuple):
+    """One leg of a transfer, where it lies in the log."""
+
+    partition: int
+    offset: int
+    account: int
+    amount: int
+
+
+class Book:
+    """The bank's model at any place of its log, which may be between the two legs of a transfer."""
+
+    def __init__(self, legs: Sequence[Leg]) -> None:
+        self._legs = legs
+
+    def balances(self, ends: Mapping[int, int]) -> Balances:
+        """Each account's number of legs and balance, of the legs before these offsets of the partitions."""
+        found: Balances = {}
+        for leg in self._legs:
+            if leg.offset < ends.get(leg.partition, 0):
+                count, balance = found.get(leg.account, (0, 0))
+                found[leg.account] = (count + 1, balance + leg.amount)
+        return found
 
 
 class Workload:
@@ -48,6 +77,7 @@ class Workload:
         self.uniq: dict[int, int] = {}
         self.cheap: dict[int, int] = {}
         self.balances: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+        self._booked: list[Leg] = []
         self.bad: list[bytes] = []
         self.error: BaseException | None = None
         self._sent = 0
@@ -129,19 +159,37 @@ class Workload:
             balance = self.balances[account]
             balance[0], balance[1] = balance[0] + 1, balance[1] + moved
 
+    def book(self, timeout_s: float) -> Book | None:
+        """The legs of all transfers that are in the log; None if one is under way for longer than that."""
+        if not self._busy[1].acquire(timeout=timeout_s):
+            return None
+        try:
+            return Book(tuple(self._booked))
+        finally:
+            self._busy[1].release()
+
     def _send_legs(self, legs: list[tuple[int, int]], partition: int) -> bool:
         """Whether the transaction was committed; it was aborted otherwise."""
+        placed: list[Leg] = []
+
+        def delivered(account: int, moved: int) -> Callable[[object, ck.Message], None]:
+            return lambda error, message: placed.append(Leg(partition, message.offset(), account, moved))
+
         try:
             self._banker.begin_transaction()
             for account, moved in legs:
                 value = json.dumps({"account": account, "amount": moved})
-                self._banker.produce(self.legs, value, partition=partition)
+                self._banker.produce(self.legs, value, partition=partition, on_delivery=delivered(account, moved))
+            while self._banker.flush(30):
+                pass
             self._insist(self._banker.commit_transaction)
         except ck.KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
             self._insist(self._banker.abort_transaction)
             return False
+        assert len(placed) == len(legs)
+        self._booked += placed
         return True
 
     def _insist(self, call) -> None:

@@ -1,7 +1,8 @@
 """Bugs on purpose, to show that the crash tests would find them.
 
 Put on PYTHONPATH, this is imported at the start of every Python process; with ROLLFORWARD_CANARY set it breaks the
-commit of a store server in the named way. The shipped code has no hook for it.
+commit of a store server in the named way, or the decoder of a driver and of its workers. The shipped code has no hook
+for it.
 """
 
 from __future__ import annotations
@@ -67,5 +68,22 @@ def _part_of_a_task_committed() -> None:
     Task.close_stage = close_stage
 
 
-if _CANARY and "statestore.server" in sys.orig_argv:
+def _decoder_fails_of_poison() -> None:
+    """The decoder raises for every block with a value that has this word in it."""
+    import pyarrow.compute as pc
+
+    from pipelines.engine import decode
+
+    original = decode._decode_values
+
+    def decode_values(values, fields):  # type: ignore[no-untyped-def]
+        if pc.any(pc.match_substring(values, "poison")).as_py():
+            raise ValueError("poison")
+        return original(values, fields)
+
+    decode._decode_values = decode_values
+
+
+_DECODERS = ("decoder_fails_of_poison",)
+if _CANARY and ("statestore.server" in sys.orig_argv) != (_CANARY in _DECODERS):
     globals()[f"_{_CANARY}"]()
