@@ -131,9 +131,17 @@ def _zombie(which: Callable[[Bench, random.Random], psutil.Process]) -> Fault:
             time.sleep(ZOMBIE_S)
             process.resume()
             mark = bench.mark()
-            bench.await_("work goes on", lambda: bench.progressed(mark))
+            bench.await_("work goes on", lambda: _goes_on(bench, mark))
 
     return zombie
+
+
+def _goes_on(bench: Bench, mark: int) -> bool:
+    """Whether work goes on. A driver that has slept through the time limit of a question ends, and is started again."""
+    if control.status(bench.registry, NAME).pid is None:
+        print("    the driver ended of a question that it slept through", flush=True)
+        bench.launch()
+    return bench.progressed(mark)
 
 
 @contextmanager
