@@ -16,12 +16,12 @@ from pathlib import Path
 import psutil
 import pyspark
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from infra.ports import free_port
 from ops.environment import driver_environment
 from pipelines import names
 from pipelines.settings import Settings
+from statestore.kafka import Admin
 from tests.support.certificates import secrets
 from tests.support.feed import SQL, Feed
 from tests.support.pipeline import PipelineUnderTest, members
@@ -140,8 +140,7 @@ def left_over(pipeline: PipelineUnderTest) -> list[str]:
     assert pipeline.process is not None
     found = [*folder.glob(f"{names.socket_prefix(settings.states, pipeline.name)}-*.sock")]
     found += [*folder.glob(f"{names.SPARK_SOCKETS}{pipeline.process.pid}"), *(settings.home / "spark").glob("*")]
-    groups = AdminClient({"bootstrap.servers": settings.bootstrap_servers}).list_consumer_groups().result().valid
-    ours = {group.group_id for group in groups if pipeline.name in group.group_id}
+    ours = {group for group in Admin(settings.kafka_config()).groups() if pipeline.name in group}
     return [*map(str, found), *sorted(ours - {names.group(pipeline.name, "totals")})]
 
 

@@ -6,13 +6,12 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient
-
 from pipelines import names
 from pipelines.deploy import deployed_queries
 from pipelines.query import StoreReader
 from pipelines.registry import Registry
 from pipelines.settings import Settings
+from statestore.kafka import Admin
 from statestore.store import Isolation
 from tests.crash.matrix.workload import EVENT_QUERIES, Workload
 from tests.support.feed import compare, read_topic
@@ -86,10 +85,10 @@ def leftovers(pipeline: str, settings: Settings, registry: Registry, former: set
     problems += [f"folder: {name}" for name in sorted(folders - {f"{pipeline}-{driver.pid}"})]
     spark = {int(path.name.partition("-")[2]) for path in names.socket_folder().glob(f"{names.SPARK_SOCKETS}*")}
     problems += [f"sockets of spark: {pid}" for pid in sorted(spark & former - {driver.pid})]
-    groups = AdminClient({"bootstrap.servers": settings.bootstrap_servers}).list_consumer_groups().result().valid
+    groups = Admin(settings.kafka_config()).groups()
     queries = deployed_queries(registry.pipeline(pipeline))
     wanted = {names.group(pipeline, deployed.query.name) for deployed in queries}
-    return problems + [f"group: {g.group_id}" for g in groups if g.group_id not in wanted]
+    return problems + [f"group: {group}" for group in sorted(groups - wanted)]
 
 
 def temporary(folder: Path, spark: Path) -> list[str]:
