@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -137,10 +137,14 @@ class Bench:
         return psutil.Process(row.pid)
 
     def servers(self) -> list[psutil.Process]:
-        """The store servers of now."""
+        """The store servers of now, as the driver has told them last, that are still there."""
         row = self.registry.driver(NAME)
         assert row is not None
-        return [psutil.Process(server["pid"]) for server in row.servers]
+        found: list[psutil.Process] = []
+        for server in row.servers:
+            with suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(server["pid"]))
+        return found
 
     def jvm(self) -> psutil.Process:
         """The driver's JVM."""

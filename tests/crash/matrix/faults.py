@@ -95,6 +95,13 @@ def _stopped_is_killed(bench: Bench, process: psutil.Process) -> None:
     bench.await_(f"{process.pid} is noticed", lambda: not _lives(process), ANSWER_S * 8)
 
 
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _lives(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
@@ -164,7 +171,7 @@ def _in_its_transaction(bench: Bench, choose: random.Random) -> psutil.Process:
     found: list[psutil.Process] = []
     bench.await_(
         "the server stands still",
-        lambda: bool(found.extend(s for s in bench.servers() if s.status() == psutil.STATUS_STOPPED) or found),
+        lambda: bool(found.extend(s for s in bench.servers() if _is_stopped(s)) or found),
     )
     return found[0]
 
