@@ -54,7 +54,7 @@ class PastVersion:
 
             folder = self._folder / str(spec.number)
             try:
-                self._open[spec.name] = past.build(
+                _, self._open[spec.name] = past.build(
                     self.cut.batch, folder, RocksConfig(), pin_life_s=self._pin_life_s, on_progress=progressed
                 )
             except OutOfReach as error:

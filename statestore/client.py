@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +20,15 @@ _LOOK_TIMEOUT_S = 1.0
 _KEYS = pa.schema([("key", pa.binary())])
 # What a call raises. A stream that ends under its client is an OSError of Arrow's, or one without the answer.
 _CALL_ERRORS = (flight.FlightError, pa.ArrowException, OSError, StopIteration)
+
+
+@contextmanager
+def _ours() -> Iterator[None]:
+    """Errors of a call as ours."""
+    try:
+        yield
+    except _CALL_ERRORS as error:
+        raise wire.from_flight(error) from error
 
 
 class StoreClient:
@@ -46,11 +56,9 @@ class StoreClient:
         return self._act(action, command, self._options)
 
     def _act(self, action: str, command: dict[str, Any], options: flight.FlightCallOptions) -> dict[str, Any]:
-        try:
+        with _ours():
             results = list(self._client.do_action((action, wire.dumps(**command)), options))
             return wire.loads(results[0].body)
-        except _CALL_ERRORS as error:
-            raise wire.from_flight(error) from error
 
     def open_task(self, spec: TaskSpec, epoch: int) -> dict[str, Any]:
         """Make the server own the task; gives how its recovery went."""
@@ -90,12 +98,10 @@ class StoreClient:
 
     def entries(self, task: str, **command: Any) -> Iterator[pa.RecordBatch]:
         """Entries of the task's store as batches of key and stored value."""
-        try:
+        with _ours():
             reader = self._client.do_get(flight.Ticket(wire.dumps(task=task, **command)), self._options)
             for chunk in reader:
                 yield chunk.data
-        except _CALL_ERRORS as error:
-            raise wire.from_flight(error) from error
 
 
 class Reading:
@@ -104,30 +110,24 @@ class Reading:
     def __init__(self, client: Any, options: Any, fields: dict[str, Any]) -> None:
         self.stream_time_ms = -1
         command = wire.dumps(op="read", **fields)
-        try:
+        with _ours():
             self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(_KEYS)
             self.already: bool = wire.loads(self._reader.read_chunk().app_metadata)["already"]
-        except _CALL_ERRORS as error:
-            raise wire.from_flight(error) from error
 
     def states(self, keys: pa.Array) -> tuple[pa.Array, int]:
         """Committed states of the keys, null where there is none, and the version's token."""
-        try:
+        with _ours():
             self._writer.write_batch(pa.record_batch([keys], schema=_KEYS))
             answer = self._reader.read_chunk()
-        except _CALL_ERRORS as error:
-            raise wire.from_flight(error) from error
         version = wire.loads(answer.app_metadata)
         self.stream_time_ms = version["stream_time_ms"]
         return answer.data.column(0), version["token"]
 
     def close(self) -> None:
         """End the stream."""
-        try:
+        with _ours():
             self._writer.close()
-        except _CALL_ERRORS as error:
-            raise wire.from_flight(error) from error
 
 
 class Writing:
@@ -135,25 +135,19 @@ class Writing:
 
     def __init__(self, client: Any, options: Any, fields: dict[str, Any]) -> None:
         command = wire.dumps(op="write", **fields)
-        try:
+        with _ours():
             self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(SCHEMA)
-        except _CALL_ERRORS as error:
-            raise wire.from_flight(error) from error
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Send rows of `staging.SCHEMA`."""
-        try:
+        with _ours():
             self._writer.write_batch(rows)
-        except _CALL_ERRORS as error:
-            raise wire.from_flight(error) from error
 
     def close(self) -> int:
         """Say that the attempt is complete; gives the number of rows the server has staged."""
-        try:
+        with _ours():
             self._writer.done_writing()
             rows: int = wire.loads(self._reader.read_chunk().app_metadata)["rows"]
             self._writer.close()
             return rows
-        except _CALL_ERRORS as error:
-            raise wire.from_flight(error) from error

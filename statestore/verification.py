@@ -157,7 +157,7 @@ def verify_against(
         by_digest = None if full or percent < 100 else _by_digest(spec, database, past, checkpoint.batch)
         if by_digest is not None and not by_digest.differs:
             return by_digest
-        base, expected = past.built(checkpoint.batch, work, RocksConfig(), pin_life_s=pin_life_s)
+        base, expected = past.build(checkpoint.batch, work, RocksConfig(), pin_life_s=pin_life_s)
         try:
             left, right = (_sampled(spec, each, percent, set()) for each in (database, expected))
             compared = _compare(spec, checkpoint.batch, left, right, 0, started)

@@ -133,20 +133,11 @@ class PastTask:
         *,
         pin_life_s: float,
         on_progress: Progress = lambda _done, _total: None,
-    ) -> TaskDatabase:
-        """Make `folder` the version at `batch` and open it. Raises `OutOfReach` if that version cannot be had."""
-        return self.built(batch, folder, rocks, pin_life_s=pin_life_s, on_progress=on_progress)[1]
-
-    def built(
-        self,
-        batch: int,
-        folder: Path,
-        rocks: RocksConfig,
-        *,
-        pin_life_s: float,
-        on_progress: Progress = lambda _done, _total: None,
     ) -> tuple[Base, TaskDatabase]:
-        """`build`, and what the version was built from: not the nearest base where that one could not be used."""
+        """Make `folder` the version at `batch` and open it. Raises `OutOfReach` if that version cannot be had.
+
+        The base is what the version was built from: not the nearest one where that could not be used.
+        """
         return self._first_of(batch, lambda base: (base, self._build_on(base, folder, rocks, pin_life_s, on_progress)))
 
     def check(self, batch: int) -> Base:

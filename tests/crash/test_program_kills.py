@@ -5,19 +5,17 @@ The program is a process of its own, with a store of every mechanism; the next o
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from statestore.failpoints import PROGRAM_POINTS, arm, is_armed
+from tests.support.child import run_program
 from tests.support.counting import Input
 
+run = partial(run_program, "tests.support.counting")
 _EVERY = ("direct", "indexed", "secondary", "auto", "memory", "windows", "cached")
 # How often a point is passed before it kills: more than one commit, and the second half of a step that is passed often.
 _PASSES = {"program.taken": 30, "program.in-send": 100, "program.in-apply": 10}
@@ -27,19 +25,6 @@ _PASSES = {"program.taken": 30, "program.in-send": 100, "program.in-apply": 10}
 def counted(kafka: str, unique: str) -> Input:
     """Input, output and model of the program."""
     return Input(kafka, unique)
-
-
-def run(counted: Input, folder: Path, points: Path) -> tuple[int, dict[str, Any]]:
-    """Run the program until its input ends or it is killed; gives exit status and what its stores hold."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.counting", counted.bootstrap, counted.application, str(folder)],
-        env={**os.environ, "ROLLFORWARD_FAILPOINTS": str(points), "PYTHONPATH": os.pathsep.join(sys.path)},
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        check=False,
-        timeout=120,
-    )
-    return done.returncode, json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
 
 
 # Every point costs two processes: the short form takes those with the hardest outcomes.

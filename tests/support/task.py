@@ -206,7 +206,7 @@ class TaskWorld:
         )
         rewrite.take()
         cut = self.look_back(batch=batch)
-        database = cut.tasks[0].build(batch, folder, self.rocks, pin_life_s=600)
+        _, database = cut.tasks[0].build(batch, folder, self.rocks, pin_life_s=600)
         try:
             before = rewrite.own({}).planned
             assert before is not None
@@ -227,7 +227,7 @@ class TaskWorld:
         """What could be read of the store at a batch or a time, built in `folder`, without times."""
         cut = self.look_back(batch=batch, at_ms=at_ms)
         try:
-            database = cut.tasks[0].build(cut.batch, folder, self.rocks, pin_life_s=600)
+            _, database = cut.tasks[0].build(cut.batch, folder, self.rocks, pin_life_s=600)
         except OutOfReach as error:
             raise cut.out_of_reach(error) from error
         order = cut.order(self.spec.number)

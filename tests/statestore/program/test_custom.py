@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +18,11 @@ from statestore.planning.plan import Way
 from statestore.stores import custom_store_builder
 from statestore.streamtask import StreamTask
 from statestore.taskstores import TaskStores
+from tests.support.child import run_program
 from tests.support.counting import Input
 from tests.support.custom import KINDS, Appended, Counts, CustomProgram, Replaced
 
+run = partial(run_program, "tests.support.custom")
 Open = Callable[..., CustomProgram]
 
 
@@ -41,19 +40,6 @@ def program(feed: Input, kafka: str, unique: str, tmp_path: Path) -> Iterator[Op
     yield program
     for made in started:
         made.task.close()
-
-
-def run(feed: Input, folder: Path, points: Path) -> tuple[int, dict[str, Any]]:
-    """The program as a process of its own: exit status, and what its stores hold at the end."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.custom", feed.bootstrap, feed.application, str(folder)],
-        env={**os.environ, "ROLLFORWARD_FAILPOINTS": str(points), "PYTHONPATH": os.pathsep.join(sys.path)},
-        cwd=Path(__file__).parents[3],
-        stdout=subprocess.PIPE,
-        check=False,
-        timeout=120,
-    )
-    return done.returncode, json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
 
 
 @pytest.mark.timeout(300)
