@@ -287,7 +287,7 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     def _past(self, cut: Cut) -> Model:
         folder = self.folder / "past"
-        database = cut.tasks[0].build(cut.batch, folder, ROCKS, pin_life_s=LIFE_S)
+        _, database = cut.tasks[0].build(cut.batch, folder, ROCKS, pin_life_s=LIFE_S)
         try:
             return self._content(database)
         finally:
