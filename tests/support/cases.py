@@ -76,7 +76,7 @@ def _ids(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
         for call in calls
         if ast.unparse(call.func) == "pytest.mark.case"
         for argument in call.args
-        if isinstance(argument, ast.Constant)
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
     ]
 
 

@@ -176,4 +176,4 @@ def main(bootstrap: str, application: str, folder: str, tell: Callable[[str], ob
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(sys.argv[1], sys.argv[2], sys.argv[3])

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support.present import present
+
 SQL = """
 CREATE STREAM bids (auction BIGINT, price BIGINT) WITH (kafka_topic='{topic}', value_format='json');
 CREATE TABLE totals AS
@@ -103,13 +105,21 @@ def read_topic(
         messages: list[ck.Message] = []
         while len(ended) < partitions:
             for message in consumer.consume(5_000, timeout=1.0):
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     messages.append(message)
-                elif message.error().code() == ck.KafkaError._PARTITION_EOF:
-                    ended.add(message.partition())
+                elif error.code() == ck.KafkaError._PARTITION_EOF:
+                    ended.add(present(message.partition()))
         return messages
     finally:
         consumer.close()
+
+
+def headers_of(message: ck.Message) -> dict[str, bytes]:
+    """The headers of a message that was read, without those that are null."""
+    found = message.headers() or []
+    assert isinstance(found, list)
+    return {name: value for name, value in found if isinstance(value, bytes)}
 
 
 def differences(bootstrap: str, pipeline: str, feed: Feed, client: Mapping[str, str] | None = None) -> list[str]:
@@ -118,14 +128,14 @@ def differences(bootstrap: str, pipeline: str, feed: Feed, client: Mapping[str, 
     table: dict[int, dict[str, int]] = {}
     # The count of a key grows with every result: a doubled or lost batch shows in it, a repeated result by itself.
     for message in read_topic(bootstrap, f"{pipeline}-totals", client=client):
-        key = int.from_bytes(message.key(), "big", signed=True)
-        value = json.loads(message.value())
+        key = int.from_bytes(present(message.key()), "big", signed=True)
+        value = json.loads(present(message.value()))
         if key in table and value["N"] <= table[key]["N"]:
             problems.append(f"key {key}: count went from {table[key]['N']} to {value['N']}")
         table[key] = value
     problems += compare(table, feed.expected(), "output")
     dead = sorted(
-        b"<null>" if m.value() is None else m.value()
+        b"<null>" if (letter := m.value()) is None else letter
         for m in read_topic(bootstrap, f"{pipeline}-dead-letters", client=client)
     )
     expected_dead = sorted((value if value is not None else b"<null>") for value in feed.bad)
@@ -133,7 +143,7 @@ def differences(bootstrap: str, pipeline: str, feed: Feed, client: Mapping[str, 
         problems.append(f"dead letters: {len(dead)} instead of {len(expected_dead)}")
     changelog: dict[bytes, bytes | None] = {}
     for message in read_topic(bootstrap, f"{pipeline}-totals-changelog", client=client):
-        changelog[message.key()] = message.value()
+        changelog[present(message.key())] = message.value()
     if len(changelog) != len(feed.totals):
         problems.append(f"changelog: {len(changelog)} keys instead of {len(feed.totals)}")
     return problems

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from statestore.failpoints import arm
+from tests.support.present import present
 from tests.support.task import TaskWorld
 
 
@@ -26,7 +27,7 @@ def run_child(
         "kafka": world.kafka.bootstrap_servers,
         "name": world.spec.pipeline,
         "folder": str(world.spec.folder.parent),
-        "config": asdict(world.config),  # type: ignore[call-overload]
+        "config": asdict(present(world.config)),
         "retention_ms": world.spec.store.retention_ms,
     }
     text = "\n".join(json.dumps(line) for line in (about, *steps)) + "\n"

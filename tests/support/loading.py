@@ -133,7 +133,7 @@ def create_input(config: StreamConfig) -> None:
 
 def main() -> None:
     bootstrap, application, folder, mechanism = sys.argv[1:]
-    restore.LOAD_RECORDS_MIN = MANY
+    restore.LOAD_RECORDS_MIN = MANY  # type: ignore[attr-defined]
     loading = Loading(config_for(bootstrap, application, Path(folder)), mechanism)
     loading.task.open()
     loading.task.close()

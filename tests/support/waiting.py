@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 Answer = TypeVar("Answer")
 EVERY_S = 0.05
@@ -14,7 +14,13 @@ class TooLate(TimeoutError):
     """Something did not happen in time. `make test` runs such a test once more."""
 
 
-def await_(what: str, found: Callable[[], Answer], timeout_s: float = 120, *, tail: Callable[[], str] = str) -> Answer:
+def await_(
+    what: str,
+    found: Callable[[], Answer | Literal[False] | None],
+    timeout_s: float = 120,
+    *,
+    tail: Callable[[], str] = str,
+) -> Answer:
     """The first true answer of `found`. Raises `TooLate` with `tail`, such as the end of a log, behind `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (answer := found()):

@@ -55,7 +55,7 @@ class Watched:
         assert "LaunchRunSuccess" == told["__typename"], told
 
     def runs(self) -> list[dict[str, Any]]:
-        return self.ask(RUNS)["runsOrError"]["results"]  # type: ignore[no-any-return]
+        return self.ask(RUNS)["runsOrError"]["results"]
 
     def worker(self) -> int | None:
         """Pid of the process that works on the newest run."""

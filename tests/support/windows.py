@@ -22,6 +22,7 @@ from statestore.partitioner import task_of
 from statestore.store import Isolation
 from tests.support.feed import read_topic
 from tests.support.pipeline import PipelineUnderTest
+from tests.support.present import present
 
 SQL = """
 CREATE STREAM trips (k VARCHAR KEY, x INT) WITH (kafka_topic='{topic}', value_format='json');
@@ -74,7 +75,9 @@ class TableModel:
         window = self.deployed.query.window
         if window is None:
             return self.cells
-        return {cell: value for cell, value in self.cells.items() if cell[1] >= self._readable(cell[0], window)}
+        return {
+            cell: value for cell, value in self.cells.items() if present(cell[1]) >= self._readable(cell[0], window)
+        }
 
     def _readable(self, key: str, window: Window) -> int:
         segments = Segments("s", window.retention_ms, default_interval_ms(window.retention_ms))
@@ -158,10 +161,11 @@ class WindowFeed:
         model = self.models[name]
         found: dict[Cell, list[Any]] = defaultdict(list)
         for message in read_topic(self.bootstrap, model.deployed.query.output_topic):
-            raw, start = message.key(), None
+            raw, start = present(message.key()), None
             if model.deployed.query.window is not None:
                 raw, start = raw[:-8], int.from_bytes(raw[-8:], "big")
-            value = message.value() and json.loads(message.value())
+            told = message.value()
+            value = None if told is None else json.loads(told)
             assert value is None or value.get("WS", start) == start
             found[raw.decode(), start].append(value and (value["N"], value["TOTAL"]))
         return found

@@ -35,7 +35,7 @@ def _position_outside_of_the_transaction() -> None:
         reach("commit.before-begin")
         return original(self, staged, plan, ends)
 
-    Task._transaction = transaction
+    Task._transaction = transaction  # type: ignore[method-assign]
 
 
 def _uncommitted_batch_applied() -> None:
@@ -52,7 +52,7 @@ def _uncommitted_batch_applied() -> None:
         self._database.database.write({self.spec.store.name: changes, space: entries})
         original(self, staged)
 
-    Task.close_stage = close_stage
+    Task.close_stage = close_stage  # type: ignore[method-assign]
 
 
 def _part_of_a_task_committed() -> None:
@@ -65,7 +65,7 @@ def _part_of_a_task_committed() -> None:
         original(self, staged)
         self.commit(batch=staged.batch, attempt=staged.attempt, plan="canary")
 
-    Task.close_stage = close_stage
+    Task.close_stage = close_stage  # type: ignore[method-assign]
 
 
 def _decoder_fails_of_poison() -> None:
