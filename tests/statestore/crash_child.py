@@ -16,6 +16,7 @@ import random
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from statestore.context import ChangelogRecord
 from statestore.errors import TaskCorrupted
@@ -60,7 +61,7 @@ def commit_round(folder: Path, done: Round) -> None:
 
 def stores(mechanism: TransactionalMechanism | None) -> dict[str, Kind]:
     """The two stores, not opened."""
-    lengths = {"retention_ms": RETENTION_MS, "window_size_ms": 10, "segment_interval_ms": INTERVAL_MS}
+    lengths: dict[str, Any] = {"retention_ms": RETENTION_MS, "window_size_ms": 10, "segment_interval_ms": INTERVAL_MS}
     return {
         "totals": KeyValue("totals", mechanism=mechanism),
         "visits": Window("visits", **lengths, mechanism=mechanism),
@@ -79,7 +80,7 @@ class Life:
     def __init__(self, folder: Path, mechanism: TransactionalMechanism | None, seed: int) -> None:
         self.folder, self.seed = folder, seed
         self.sent: list[ChangelogRecord] = []
-        bounds = {"uncommitted_bytes_max": BYTES_MAX, "copy_bytes_max": BYTES_MAX // 10}
+        bounds: dict[str, Any] = {"uncommitted_bytes_max": BYTES_MAX, "copy_bytes_max": BYTES_MAX // 10}
         self.task = TaskStores(folder / "task", sink=self.sent.append, **bounds)
         self.stores = stores(mechanism)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 
@@ -35,7 +35,7 @@ def after(stream_time_ms: int, delay_ms: int) -> int:
 class WindowedMachine(StoreMachine):
     """What windows and sessions share. `expires_by` says which part of an entry's name its expiry goes by."""
 
-    expires_by: int
+    expires_by: Literal[1, 2]
 
     def nothing(self) -> Windows:
         return Windows()
@@ -52,11 +52,16 @@ class WindowedMachine(StoreMachine):
 class WindowMachine(WindowedMachine):
     """Windows of one length."""
 
+    store: Window
     expires_by = 1
     operations = st.tuples(st.just("put"), keys, values, delays)
 
     def made(self) -> Window:
-        lengths = {"retention_ms": RETENTION_MS, "window_size_ms": LENGTH_MS, "segment_interval_ms": INTERVAL_MS}
+        lengths: dict[str, Any] = {
+            "retention_ms": RETENTION_MS,
+            "window_size_ms": LENGTH_MS,
+            "segment_interval_ms": INTERVAL_MS,
+        }
         return Window("s", **lengths, **self.setup.options)
 
     def found(self, isolation: Isolation) -> list[Entry]:
@@ -72,6 +77,7 @@ class WindowMachine(WindowedMachine):
 class SessionMachine(WindowedMachine):
     """Sessions of any length."""
 
+    store: Session
     expires_by = 2
     operations = st.tuples(st.just("put"), keys, values, delays, st.integers(0, 60))
 
@@ -109,6 +115,7 @@ class Versions:
 class VersionedMachine(StoreMachine):
     """Versions of few keys at few times, each key asked for at many."""
 
+    store: Versioned
     operations = st.tuples(st.just("put"), keys, values, delays)
 
     def made(self) -> Versioned:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from statestore.budget import UncommittedBudget
@@ -71,5 +72,5 @@ def task(folder: Path, total: int, bootstrap: str, application: str) -> dict[str
 
 if __name__ == "__main__":
     how, folder, total, *arguments = sys.argv[1:]
-    run = {"transaction": transaction, "task": task}[how]
-    print(json.dumps(run(Path(folder), int(total), *arguments)))
+    runs: dict[str, Callable[..., dict[str, int]]] = {"transaction": transaction, "task": task}
+    print(json.dumps(runs[how](Path(folder), int(total), *arguments)))

@@ -11,6 +11,7 @@ import pytest
 
 from statestore import task as module
 from statestore.errors import Unavailable
+from statestore.kafka import TransactionAborted
 from statestore.task import Task
 from tests.support.task import TaskWorld
 
@@ -62,7 +63,7 @@ def test_it_fails_when_the_commit_does(
     waiting = waits(reader, task, 1)
 
     def aborted(*_: object) -> None:
-        raise module.TransactionAborted("for the test")
+        raise TransactionAborted("for the test")
 
     monkeypatch.setattr(task, "_transaction", aborted)
     with pytest.raises(Unavailable, match="transaction was aborted"):

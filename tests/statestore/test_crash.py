@@ -26,6 +26,8 @@ from statestore.failpoints import (
     STORE_RESTORE_POINTS,
     arm,
 )
+from statestore.kinds.key_value import KeyValue
+from statestore.kinds.window import Window
 from statestore.store import Isolation, TransactionalMechanism
 from statestore.taskstores import TaskStores
 from tests.statestore.crash_child import committed_rounds, content, stores
@@ -100,6 +102,7 @@ class Child:
             offset = store.recover(None)
             (found,) = (done for done in rounds if done.offsets[name] == (offset or 0))
             assert found.contents[name] == content(store)
+            assert isinstance(store, KeyValue | Window)
             assert list(store.all(Isolation.READ_COMMITTED)) == list(store.all())
         task.close()
         shutil.rmtree(copy)

@@ -47,7 +47,7 @@ def test_the_client_is_never_left_to_look_for_a_leader(
     """librdkafka's own search for a leader ends in a segmentation fault once in ten thousand times: see `_led`."""
     Admin(KafkaConfig(kafka)).create(unique, partitions=1, settings={})
     capfd.readouterr()
-    ask(KafkaConfig(kafka, client={"debug": "metadata", "log_level": 7}), unique)
+    ask(KafkaConfig(kafka, client={"debug": "metadata", "log_level": "7"}), unique)
     log = capfd.readouterr().err
     assert f"Topic {unique} [0] Leader" in log
     assert "query partition leaders" not in log

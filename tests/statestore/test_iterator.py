@@ -27,7 +27,8 @@ def test_loops_steps_and_looks_ahead_share_one_place(lengths: list[int], steps: 
     pieces = [[(10 * number + row, "v") for row in range(length)] for number, length in enumerate(lengths)]
     expected = [entry for piece in pieces for entry in piece]
     entries = StoreIterator(iter(pieces))
-    loop, found = iter(entries), []
+    loop = iter(entries)
+    found: list[tuple[int, str]] = []
     for step in steps:
         if len(found) == len(expected):
             break

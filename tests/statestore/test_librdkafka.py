@@ -34,7 +34,7 @@ def fill(servers: str, topic: str, chance: random.Random) -> None:
         producer = ck.Producer({"bootstrap.servers": servers, "compression.type": compression, "linger.ms": 1})
         for _ in range(COUNT // 5):
             headers = chance.choice([None, None, [("h", some_bytes(chance)), ("ä", b"2")]])
-            extra = {} if headers is None else {"headers": headers}
+            extra: dict[str, Any] = {} if headers is None else {"headers": headers}
             time_ms = now_ms - chance.randrange(2**30)
             producer.produce(
                 topic, value=some_bytes(chance), key=some_bytes(chance), partition=0, timestamp=time_ms, **extra

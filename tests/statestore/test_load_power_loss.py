@@ -10,6 +10,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ class Task:
 
     def _opened(self, task: TaskStores) -> tuple[KeyValue, Window]:
         mechanism = TransactionalMechanism.INDEXED_BATCH
-        lengths = {"retention_ms": 100, "window_size_ms": 10, "segment_interval_ms": 50}
+        lengths: dict[str, Any] = {"retention_ms": 100, "window_size_ms": 10, "segment_interval_ms": 50}
         stores = KeyValue("s", mechanism=mechanism), Window("w", **lengths, mechanism=mechanism)
         for store in stores:
             store.init(task)

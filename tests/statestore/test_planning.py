@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,7 +166,7 @@ def test_costs_are_bytes_and_records_by_measured_rates() -> None:
     assert [False, False, False, True, False] == [option.chosen for option in found.ways]
 
 
-def of(manifest_change: dict[str, object]) -> SnapshotFound:
+def of(manifest_change: dict[str, Any]) -> SnapshotFound:
     return snapshot(4, 40, **manifest_change)
 
 

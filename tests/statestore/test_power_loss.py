@@ -11,6 +11,7 @@ import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ class Task:
         self.stores = self._opened(self.task)
 
     def _opened(self, task: TaskStores) -> tuple[KeyValue, Window]:
-        lengths = {"retention_ms": 100, "window_size_ms": 10, "segment_interval_ms": 50}
+        lengths: dict[str, Any] = {"retention_ms": 100, "window_size_ms": 10, "segment_interval_ms": 50}
         stores = KeyValue("s", mechanism=self.mechanism), Window("w", **lengths, mechanism=self.mechanism)
         for store in stores:
             store.init(task)

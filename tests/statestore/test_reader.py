@@ -83,7 +83,7 @@ def test_opening_a_task_asks_little(kafka: str, unique: str, tmp_path: Path, cap
     world.open()
     world.commit({b"k": b"1"})
     world.close()
-    config = KafkaConfig(kafka, request_timeout_s=20, client={"debug": "protocol", "log_level": 7})
+    config = KafkaConfig(kafka, request_timeout_s=20, client={"debug": "protocol", "log_level": "7"})
     reader = Reader(config)
     reader.connect()
     task = Task(world.spec, world.start_driver(), config, ROCKS, transactions=True, reader=reader)

@@ -18,6 +18,7 @@ from statestore.kinds.timestamped import TimestampedKeyValue
 from statestore.position import Position
 from statestore.store import Isolation
 from tests.statestore.conftest import TRANSACTIONAL, TaskUnderTest
+from tests.support.present import present
 
 ROOM = 10_000
 Entries = list[tuple[bytes, bytes]]
@@ -124,7 +125,7 @@ class TestCache:
         self, store: CachedKeyValue, new_only: Forwarded, cache: RecordCache
     ) -> None:
         put(store, b"a", flush=False)
-        assert b"a" == store.cached.delete(("s", b"1")).value
+        assert b"a" == present(store.cached.delete(("s", b"1"))).value
         store.flush_cache()
         assert ([], []) == (inner(store), new_only)
         assert 0 == cache.size_bytes
@@ -173,7 +174,7 @@ class TestForwarding:
         store.flush_cache()
         store.flush_cache()
         assert [(b"1", b"c", 12)] == task.records()
-        assert 99 == task.stores.record.timestamp_ms
+        assert 99 == present(task.stores.record).timestamp_ms
 
     def test_a_put_by_the_listener_itself_is_part_of_the_next_flush(self, store: CachedKeyValue) -> None:
         seen = []

@@ -25,7 +25,7 @@ AFTER = {key: value for key, value in BEFORE.items() if not b"k030" <= key <= b"
     b"k%03d" % number: b"new%03d" % number for number in range(0, 100, 2)
 }
 del AFTER[b"k000"]
-METADATA = [(b"version", b"2")]
+METADATA: list[tuple[bytes, bytes | None]] = [(b"version", b"2")]
 
 
 def opened(folder: Path) -> SecondaryStoreTransaction:

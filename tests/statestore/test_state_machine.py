@@ -31,6 +31,7 @@ Model = dict[bytes, bytes]
 class KeyValueMachine(StoreMachine):
     """Puts, deletions, range deletions; reads by key, by range, in both directions; scans held over commits."""
 
+    store: KeyValue
     scans = Bundle("scans")
 
     def made(self) -> KeyValue:
@@ -120,7 +121,7 @@ class KeyValueMachine(StoreMachine):
             assert expected == list(entries)
 
 
-MACHINES = [KeyValueMachine, WindowMachine, SessionMachine, VersionedMachine]
+MACHINES: list[type[StoreMachine]] = [KeyValueMachine, WindowMachine, SessionMachine, VersionedMachine]
 
 
 def chosen_seed() -> int:

@@ -29,6 +29,7 @@ from statestore.supplier import StoreSupplier, to_ms
 from statestore.typed.serdes import INTEGER, LONG, STRING, ValueAndTimestamp
 from statestore.windows import Windowed
 from tests.statestore.conftest import SETUPS, Setup, TaskUnderTest
+from tests.support.present import present
 
 MINUTE = timedelta(minutes=1)
 ON = StoreDefaults(transactional=True)
@@ -264,12 +265,12 @@ class TestMaterialized:
                     else materialized.with_transactionality_disabled()
                 )
             defaults = StoreDefaults(default)
-            made = materialized.store_supplier()
+            made = present(materialized.store_supplier())
             assert expected == materialized.transactional(defaults) == made.transactional(defaults)
 
     def test_by_name_it_makes_the_store_that_the_operation_chooses(self) -> None:
         materialized = Materialized[str, int].named("totals").with_transactionality_enabled().with_retention(MINUTE)
-        supplier = materialized.store_supplier(Session)
+        supplier = present(materialized.store_supplier(Session))
         assert ("totals", True, 60_000) == (supplier.name, supplier.transactional(), supplier.get().retention_ms)
         assert Materialized().store_supplier() is None
         assert Materialized[str, int].named("t").transactional(ON)
@@ -294,10 +295,11 @@ class TestMaterialized:
         assert first == Materialized[str, int].named("s")
 
     def test_what_cannot_be_is_refused(self) -> None:
+        nothing: Any = None
         with pytest.raises(TypeError):
-            Materialized.named(None)
+            Materialized.named(nothing)
         with pytest.raises(TypeError):
-            Materialized.with_supplier(None)
+            Materialized.with_supplier(nothing)
         with pytest.raises(ValueError, match="negative"):
             Materialized.named("s").with_retention(-1)
 
@@ -343,14 +345,14 @@ class TestMaterialized:
                 lacking.store_builder(stores.key_value_store_builder)
 
     def test_a_joins_stores_are_transactional_alike(self) -> None:
-        sides = [stores.persistent_window_store(name, MINUTE, MINUTE, True) for name in ("this", "other")]
-        joined = StreamJoined(*sides)
+        this, other = (stores.persistent_window_store(name, MINUTE, MINUTE, True) for name in ("this", "other"))
+        joined = StreamJoined(this, other)
         for changed, expected in [
             (joined, [False, False]),
             (joined.with_transactionality_enabled(), [True, True]),
             (joined.with_transactionality_enabled().with_transactionality_disabled(), [False, False]),
         ]:
-            assert expected == [side.transactional() for side in changed.store_suppliers()]
+            assert expected == [present(side).transactional() for side in changed.store_suppliers()]
         assert (None, None) == StreamJoined().store_suppliers()
 
 

@@ -16,6 +16,7 @@ from statestore.store import Isolation, TransactionalMechanism
 from statestore.taskstores import TaskStores
 from statestore.transactions.indexed_batch import IndexedBatchTransaction
 from tests.statestore.conftest import TRANSACTIONAL, Setup, TaskUnderTest
+from tests.support.present import present
 
 COMMITTED = Isolation.READ_COMMITTED
 DISK = Setup(TransactionalMechanism.INDEXED_BATCH)
@@ -342,7 +343,7 @@ class TestCheckpoints:
     @pytest.mark.case("CP-03")
     def test_a_negative_offset_that_is_found_counts_as_unknown(self, stores: TaskStores) -> None:
         space, [(key, raw)] = stores.version_entries("s", StoreVersion(offset=3))
-        stores.database.write({space: [(key, raw.replace(b'"offset":3', b'"offset":-1'))]})
+        stores.database.write({space: [(key, present(raw).replace(b'"offset":3', b'"offset":-1'))]})
         assert StoreVersion() == stores.version("s", persistent=True)
         stores.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -13,8 +15,9 @@ from statestore.typed.session import TypedSessionStore
 from statestore.typed.window import TypedTimestampedWindowStore, TypedWindowStore
 from statestore.windows import Windowed
 from tests.statestore.conftest import TaskUnderTest
+from tests.support.present import present
 
-LENGTHS = {"retention_ms": 120_000, "window_size_ms": 3}
+LENGTHS: dict[str, Any] = {"retention_ms": 120_000, "window_size_ms": 3}
 
 
 @pytest.fixture
@@ -87,7 +90,7 @@ class TestTimestampedWindows:
         store.put(1, ValueAndTimestamp("one", 97), 0)
         assert ValueAndTimestamp("one", -1) == store.fetch_one(1, 0)
         assert [(Windowed(1, 0, 3), ValueAndTimestamp("one", -1))] == list(store.all())
-        assert [b"one"] == [value for _, value in kind.fetch(INTEGER.serialize(1), 0, 0)]
+        assert [b"one"] == [value for _, value in kind.fetch(present(INTEGER.serialize(1)), 0, 0)]
 
 
 class TestSessions:

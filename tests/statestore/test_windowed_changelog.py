@@ -6,6 +6,8 @@ A window's key is key, start, sequence; a session's is key, end, start. Numbers 
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from statestore.kinds.session import Session
@@ -14,7 +16,7 @@ from statestore.kinds.window import Window
 from statestore.windows import Windowed
 from tests.statestore.conftest import TaskUnderTest
 
-LENGTHS = {"retention_ms": 120_000, "window_size_ms": 3}
+LENGTHS: dict[str, Any] = {"retention_ms": 120_000, "window_size_ms": 3}
 
 
 def golden(*records: tuple[str, str | None, int]) -> list[tuple[bytes, bytes | None, int]]:

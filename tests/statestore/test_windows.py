@@ -29,7 +29,9 @@ def test_the_end_of_a_window_is_never_past_the_largest_time() -> None:
 @pytest.mark.case("B-19")
 def test_records_for_windows_that_ended_before_the_grace_are_late() -> None:
     windows = TimeWindows(size_ms=10, advance_ms=5, grace_ms=90)
-    stream_time, counted, late = -1, [], []
+    stream_time = -1
+    counted: list[tuple[int, int]] = []
+    late: list[tuple[int, int]] = []
     for time in (100, 0, 1, 2, 3, 4, 5, 6, 105, 106):
         stream_time = max(stream_time, time)
         for start in windows.starts(time):

@@ -62,7 +62,7 @@ def test_many_gets_see_what_single_ones_see(bare: KeyValue) -> None:
     for isolation in Isolation:
         assert [bare.get(one, isolation) for one in wanted] == bare.get_many(wanted, isolation)
     with pytest.raises(TypeError, match="bytes"):
-        bare.get_many([key(1), 1])
+        bare.get_many([key(1), 1])  # type: ignore[list-item]
 
 
 def test_typed_gets_of_many(filled: Numbers) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from statestore.errors import FormatUnsupported
@@ -14,7 +16,7 @@ from tests.statestore.conftest import PERSISTENT, SETUPS, TaskUnderTest
 on_disk = pytest.mark.parametrize("setup", PERSISTENT, ids=str)
 in_memory = pytest.mark.parametrize("setup", [setup for setup in SETUPS if not setup.persistent], ids=str)
 
-LENGTHS = {"retention_ms": 120_000, "window_size_ms": 3}
+LENGTHS: dict[str, Any] = {"retention_ms": 120_000, "window_size_ms": 3}
 UNKNOWN = b"\xff" * 8
 
 
@@ -26,7 +28,7 @@ def plain(task: TaskUnderTest) -> Window:
     return store
 
 
-def timed(task: TaskUnderTest, **options: bool) -> TimestampedWindow:
+def timed(task: TaskUnderTest, **options: Any) -> TimestampedWindow:
     return TimestampedWindow("s", **LENGTHS, **options, **task.setup.options)
 
 

@@ -6,6 +6,7 @@ SI is the segment interval, a third of the history retention; times near it put 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,9 @@ from statestore.kinds.versioned import (
     NOT_PUT,
     ResultOrder,
     Versioned,
-    VersionedRecord,
     default_segment_interval_ms,
 )
+from statestore.layouts.timelines import VersionedRecord
 from statestore.store import Isolation
 from tests.statestore.conftest import TRANSACTIONAL, TaskUnderTest
 
@@ -112,7 +113,12 @@ class TestPut:
         assert expected == timeline(store, SI + 6, SI - 5, SI - 6)
 
     def test_a_key_that_is_none_is_refused(self, store: Versioned) -> None:
-        for call in (lambda: store.put(None, b"v", 1), lambda: store.get(None), lambda: store.delete(None, 1)):
+        nothing: Any = None
+        for call in (
+            lambda: store.put(nothing, b"v", 1),
+            lambda: store.get(nothing),
+            lambda: store.delete(nothing, 1),
+        ):
             with pytest.raises(TypeError):
                 call()
 

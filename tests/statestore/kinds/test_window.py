@@ -227,9 +227,9 @@ class TestAllKeys:
         expected: list[str],
     ) -> None:
         fill(store, FIRST)
-        bounds = [None if bound is None else key(bound) for bound in (lower, upper)]
-        assert expected == values(store.fetch_range(*bounds, T0 + first, T0 + last))
-        assert expected[::-1] == values(store.backward_fetch_range(*bounds, T0 + first, T0 + last))
+        first_key, last_key = (None if bound is None else key(bound) for bound in (lower, upper))
+        assert expected == values(store.fetch_range(first_key, last_key, T0 + first, T0 + last))
+        assert expected[::-1] == values(store.backward_fetch_range(first_key, last_key, T0 + first, T0 + last))
 
     @pytest.mark.case("W-25")
     def test_a_range_of_one_key_gives_what_the_key_gives(self, store: Window) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from statestore.context import ChangelogRecord
@@ -209,7 +211,7 @@ class TestCommit:
 
 
 class TestRestore:
-    def restored(self, task: TaskUnderTest, records: list[ChangelogRecord], **options: bool) -> Window:
+    def restored(self, task: TaskUnderTest, records: list[ChangelogRecord], **options: Any) -> Window:
         store = Window("again", retention_ms=RETENTION_MS, window_size_ms=3, **options, **task.setup.options)
         task.open(store).restore(records, offset=len(records))
         return store

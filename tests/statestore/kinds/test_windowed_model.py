@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -57,7 +58,7 @@ class Model:
         else:
             self.entries, self.stream_time = dict(self.committed[0]), self.committed[1]
 
-    def readable(self, time_of: int, *, committed: bool = False) -> dict[tuple[bytes, int, int], bytes]:
+    def readable(self, time_of: Literal[1, 2], *, committed: bool = False) -> dict[tuple[bytes, int, int], bytes]:
         """What is not expired; `time_of` says which part of an entry's name is its time."""
         entries, stream_time = self.committed if committed else (self.entries, self.stream_time)
         return {entry: value for entry, value in entries.items() if entry[time_of] > stream_time - RETENTION_MS}
@@ -72,7 +73,11 @@ def test_a_window_store_equals_a_dict(
     model = Model()
     with TemporaryDirectory() as folder:
         task = TaskUnderTest(setup, Path(folder))
-        lengths = {"retention_ms": RETENTION_MS, "window_size_ms": 5, "segment_interval_ms": INTERVAL_MS}
+        lengths: dict[str, Any] = {
+            "retention_ms": RETENTION_MS,
+            "window_size_ms": 5,
+            "segment_interval_ms": INTERVAL_MS,
+        }
         store = task.open(Window("s", **lengths, **setup.options))
         for step in steps:
             if step[0] == "put":
@@ -111,7 +116,7 @@ def test_a_session_store_equals_a_dict(
     model = Model()
     with TemporaryDirectory() as folder:
         task = TaskUnderTest(setup, Path(folder))
-        lengths = {"retention_ms": RETENTION_MS, "segment_interval_ms": INTERVAL_MS}
+        lengths: dict[str, Any] = {"retention_ms": RETENTION_MS, "segment_interval_ms": INTERVAL_MS}
         store = task.open(Session("s", **lengths, **setup.options))
         for step in steps:
             if step[0] == "put":
@@ -178,7 +183,7 @@ def test_a_committed_read_shows_one_version_over_all_segments(task: TaskUnderTes
 def test_many_at_once_are_the_same_as_one_after_the_other(
     setup: Setup, duplicates: bool, batches: list[list[tuple[bytes, bytes | None, int]]]
 ) -> None:
-    lengths = {"retention_ms": RETENTION_MS, "window_size_ms": 5, "segment_interval_ms": INTERVAL_MS}
+    lengths: dict[str, Any] = {"retention_ms": RETENTION_MS, "window_size_ms": 5, "segment_interval_ms": INTERVAL_MS}
     seen = []
     with TemporaryDirectory() as folder:
         for name in ("single", "many"):
@@ -204,5 +209,5 @@ def test_many_writes_are_checked_before_the_first(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="negative"):
         store.put_all([(b"a", b"1", 0), (b"b", b"1", -1)])
     with pytest.raises(TypeError, match="bytes"):
-        store.put_all([(b"a", b"1", 0), ("b", b"1", 1)])
+        store.put_all([(b"a", b"1", 0), ("b", b"1", 1)])  # type: ignore[list-item]
     assert [] == list(store.all())

@@ -173,7 +173,7 @@ class TestFailures:
         numbers.put(1, "uno")
         stores = QueryableStores()
         stores.add(numbers)
-        request = StateQueryRequest.in_store("numbers").with_query(KeyQuery(1))
+        request = StateQueryRequest.in_store("numbers").with_query(KeyQuery[int, str](1))
         reached = stores.query(request.with_position_bound(Position({"t": {0: 5}}))).partition_results[0]
         assert ("uno", Position({"t": {0: 5}})) == (reached.result, reached.position)
         behind = stores.query(request.with_position_bound(Position({"t": {0: 6}}))).partition_results[0]
