@@ -58,7 +58,7 @@ def test_every_record_is_archived_once_whatever_kills_archiver_and_server(
     for _ in range(2):
         goal = min(files() + 8, 2 * FILES)
         archiver = start_cli(settings, "archive", topic)
-        await_("files are put", lambda goal=goal: files() >= goal)
+        await_("files are put", lambda goal=goal: files() >= goal)  # type: ignore[misc]
         s3.kill()
         s3.start()
         archiver.communicate(timeout=240)

@@ -67,10 +67,15 @@ def compute(
 
     def ask() -> None:
         try:
-            bounds = {"from_ms": period[0], "to_ms": period[1]}
             answers.append(
                 backfill(
-                    pipeline.registry, pipeline.name, deployed.query, **bounds, dry_run=dry_run, timeout_s=ANSWER_S
+                    pipeline.registry,
+                    pipeline.name,
+                    deployed.query,
+                    from_ms=period[0],
+                    to_ms=period[1],
+                    dry_run=dry_run,
+                    timeout_s=ANSWER_S,
                 )
             )
         except BaseException as error:
@@ -215,9 +220,9 @@ def test_a_period_is_computed_again_between_live_batches(
         assert (CHECK, False) == (check.check_name, check.passed)
         again = dg.materialize(assets, selection=[key], instance=instance, tags=tags)
         assert again.get_asset_check_evaluations()[0].passed
-    for cell, value in wanted.items():
+    for cell, row in wanted.items():
         if FIRST_MS <= int(cell[1]) < FIRST_MS + 6 * HOUR_MS:
-            assert value == stored(pipeline, "hourly")[cell]
+            assert row == stored(pipeline, "hourly")[cell]
 
     # A period of half an hour, and days of a time before the first record of all and behind the newest.
     with pytest.raises(InvalidInput, match="whole days"):

@@ -121,7 +121,7 @@ def test_a_new_server_shows_the_part_before_a_break(opened: Open, tmp_path: Path
     write_what_does_not_follow(metastore)
     new = opened(f"sqlite:///{tmp_path / 'new.db'}")
     fault = await_("a fault", new.restore)
-    assert fault is not None and Reason.BROKEN == fault.reason
+    assert Reason.BROKEN == fault.reason
     assert before == new.projection.rows()
 
 
@@ -129,7 +129,7 @@ def test_commands_of_a_later_program_allow_reading_only(opened: Open, unique: st
     metastore = known(opened, unique)
     write_of_a_later_program(metastore)
     fault = await_("a fault", metastore.refresh)
-    assert fault is not None and Reason.NEWER == fault.reason
+    assert Reason.NEWER == fault.reason
     with pytest.raises(MetastoreDegraded, match="upgrade this program"):
         metastore.execute(start_pipeline(unique))
 

@@ -153,7 +153,7 @@ def test_two_writers_killed_at_random_moments(
     for _ in range(kills):
         name = choose.choice("ab")
         before = length(files[name])
-        await_("an answer", lambda name=name, n=before: length(files[name]) > n or running[name].poll() is not None)
+        await_("an answer", lambda name=name, n=before: length(files[name]) > n or running[name].poll() is not None)  # type: ignore[misc]
         # The moment is what is random here.
         time.sleep(choose.uniform(0, 1))
         assert running[name].poll() is None, running[name].communicate()

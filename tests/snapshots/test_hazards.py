@@ -60,7 +60,7 @@ def written(world: TaskWorld, *, snapshot: bool = False) -> None:
 
 # A local store.
 
-ANOTHER = {
+ANOTHER: dict[str, dict[str, Any]] = {
     "local store has format 2, this program reads 1": {"format": 2},
     "local store was written under another plan: its states may have another schema": {"plan": "another"},
     "local store was written with 8 state partitions, the query has 1": {"tasks": 8},

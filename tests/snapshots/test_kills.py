@@ -148,7 +148,7 @@ def test_killed_while_restoring(world: TaskWorld, point: str, tmp_path: Path) ->
 @pytest.mark.parametrize("point", LOAD_POINTS)
 def test_killed_while_rebuilding_from_the_whole_changelog(world: TaskWorld, point: str, tmp_path: Path) -> None:
     model = {f"{number:06}": f"value-{number}" for number in range(12_000)}
-    steps = [
+    steps: list[dict[str, Any]] = [
         OPEN,
         {"do": "commit", "changes": model},
         {"do": "commit", "changes": dict.fromkeys(list(model)[::3], "new")},

@@ -88,7 +88,9 @@ def test_attempts_that_were_given_up_hide_no_version(kafka: str, unique: str, tm
 
 def test_a_time_names_the_newest_batch_that_was_committed_then(world: TaskWorld, tmp_path: Path) -> None:
     world.open()
-    times, models, model = [], [], {}
+    times: list[int] = []
+    models: list[dict[bytes, bytes]] = []
+    model: dict[bytes, bytes] = {}
     for batch in range(3):
         world.commit(some(batch))
         model = applied(model, some(batch))

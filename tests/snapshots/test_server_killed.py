@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
+from infra.s3 import BUCKET
 from statestore.config import ObjectsConfig, SnapshotConfig
 from statestore.errors import Unavailable
 from statestore.objects.s3 import S3Objects
@@ -25,7 +26,7 @@ from statestore.snapshots.repository import Repository
 from statestore.snapshots.restore import restore_snapshot
 from statestore.snapshots.take import Taken, take_snapshot
 from statestore.version import ChangelogPosition
-from tests.support.s3 import BUCKET, RunningServer
+from tests.support.s3 import RunningServer
 
 LIFE_S = 300.0
 CONFIG = SnapshotConfig(ObjectsConfig("file:///unused"), pin_life_s=LIFE_S, minimum_age_s=2 * LIFE_S)

@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from infra.s3 import BUCKET
 from statestore.batches import DONE, POSITION, BatchesLog, Position, encode, encode_fields
 from statestore.bring_up import BringUp
 from statestore.config import ObjectsConfig, RocksConfig, SnapshotConfig, StoreSpec, TaskSpec
@@ -50,7 +51,7 @@ from statestore.travel.past import OutOfReach
 from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
 from tests.support.faulty import KINDS, FaultyObjects
 from tests.support.memory_log import MemoryLogs
-from tests.support.s3 import BUCKET, RunningServer, SlowDowns
+from tests.support.s3 import RunningServer, SlowDowns
 
 LIFE_S, AGE_S, DELETIONS_S = 300.0, 1_000.0, 2_000.0
 CONFIG = SnapshotConfig(ObjectsConfig("file:///x"), keep=2, retention_s=500.0, minimum_age_s=AGE_S, pin_life_s=LIFE_S)
@@ -280,6 +281,7 @@ class SnapshotMachine(RuleBasedStateMachine):
             told = cut.out_of_reach(error).fields
             for nearest in (told["nearest_before"], told["nearest_after"]):
                 if nearest is not None:
+                    assert isinstance(nearest, int)
                     assert self.models[nearest] == self._past(self._look_back(nearest))
 
     def _look_back(self, batch: int) -> Cut:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from statestore.digest import EMPTY, changed, digest_of, entry_hashes
 from statestore.verification import Verified, is_sampled, verify, verify_against, verify_digest
 from statestore.version import TaskDatabase
+from tests.support.present import present
 from tests.support.task import ROCKS, TaskWorld
 
 
@@ -200,8 +201,7 @@ def test_every_commit_has_its_store_s_digest(world: TaskWorld) -> None:
     world.open()
     for changes in (some(500), {b"key-0001": b"again", b"new": b""}, {b"key-0001": b"1"}):
         batch = world.commit(changes)
-        found = by_digest(world)
-        assert found is not None
+        found = present(by_digest(world))
         assert (batch, False, "digest") == (found.batch, found.differs, found.against)
         assert found.store_digest == world.running.digest
     assert 501 == found.keys

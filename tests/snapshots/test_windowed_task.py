@@ -16,6 +16,7 @@ from statestore.store import Isolation
 from statestore.verification import verify, verify_digest
 from statestore.version import TaskDatabase
 from tests.support.feed import read_topic
+from tests.support.present import present
 from tests.support.task import PLAN, ROCKS, TaskWorld, stage_windows
 
 MINUTE = 60_000
@@ -109,6 +110,8 @@ def test_a_key_s_results_are_in_one_partition_with_the_window_in_the_key(windowe
     client = ck.Producer({"bootstrap.servers": world.kafka.bootstrap_servers, "partitioner": "murmur2_random"})
     chosen: dict[bytes, int] = {}
     for key in keys:
-        client.produce(topic.name, b"x", key, on_delivery=lambda _, m: chosen.update({m.key(): m.partition()}))
+        client.produce(
+            topic.name, b"x", key, on_delivery=lambda _, m: chosen.update({present(m.key()): present(m.partition())})
+        )
     assert 0 == client.flush(20)
     assert chosen == places

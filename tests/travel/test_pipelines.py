@@ -125,9 +125,8 @@ class Written:
         group = GroupOffsets(self.kafka, names.group(deployed.pipeline, "q"))
         return group.committed([(self.source.name, 0)])[self.source.name, 0][0]
 
-    def clone(self, name: str, **at: int | None) -> tuple[Cloned, DeployedQuery]:
-        at = {"batch": None, "at_ms": None, **at}
-        made = clone(self.row, name, self.settings, self.registry, **at)
+    def clone(self, name: str, *, batch: int | None = None) -> tuple[Cloned, DeployedQuery]:
+        made = clone(self.row, name, self.settings, self.registry, batch=batch, at_ms=None)
         return made[0], deployed_queries(self.registry.pipeline(name))[0]
 
 

@@ -80,9 +80,9 @@ class Windows(Written):
         state: bytes = self._codec.encode(pa.array([0], pa.int64()), columns)[0].as_py()
         return state[8:]
 
-    def read(self, deployed: DeployedQuery, **at: int | None) -> Cells:
+    def read(self, deployed: DeployedQuery, *, batch: int | None = None, at_ms: int | None = None) -> Cells:
         """What a version of the past gives."""
-        with past_version(deployed, self.settings, **at) as version:
+        with past_version(deployed, self.settings, batch=batch, at_ms=at_ms) as version:
             rows = list(PastReader(version, self.settings).scan(None, None, Isolation.READ_COMMITTED))
         found = {(row.key["K"], row.key["WINDOWSTART"]): tuple(row.value.values()) for row in rows}
         assert len(found) == len(rows)
@@ -93,7 +93,7 @@ class Windows(Written):
         tasks = deployed.query.tasks
         log = BatchesLog(Reader(self.kafka), deployed.batches_topic, tasks=tasks)
         positions = {task: log.position(task) for task in range(tasks)}
-        return {task: position and position.order for task, position in positions.items()}
+        return {task: None if position is None else position.order for task, position in positions.items()}
 
 
 @pytest.fixture
