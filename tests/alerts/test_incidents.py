@@ -6,6 +6,7 @@ import threading
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -141,7 +142,8 @@ def test_poll_and_webhook_at_the_same_moment_make_one_incident(tmp_path: Path) -
 
 
 def test_what_is_not_from_alertmanager_is_refused() -> None:
-    for wrong in ({}, [1], [{"labels": {}}], [{"fingerprint": "f", "labels": {}, "startsAt": "soon"}]):
+    refused: list[Any] = [{}, [1], [{"labels": {}}], [{"fingerprint": "f", "labels": {}, "startsAt": "soon"}]]
+    for wrong in refused:
         with pytest.raises(InvalidInput):
             from_api(wrong)
     with pytest.raises(InvalidInput):

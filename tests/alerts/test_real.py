@@ -29,6 +29,7 @@ from ops.environment import settings_now
 from pipelines.metrics.endpoint import Endpoint, targets_folder
 from pipelines.registry import RUNNING
 from tests.ops.dagster_world import World
+from tests.support.present import present
 from tests.support.waiting import await_
 
 TOKEN = "a-token-for-tests-only"
@@ -132,7 +133,7 @@ def test_one_trouble_is_one_run_whatever_restarts(
     assert not tick(instance).run_requests
     [linked] = incidents.newest()
     assert run.run_id == linked["run_id"] and linked["run_url"].endswith(f"/runs/{run.run_id}")
-    assert instance.get_runs(dg.RunsFilter(tags={ALERT_TAG: first.run_key}))
+    assert instance.get_runs(dg.RunsFilter(tags={ALERT_TAG: present(first.run_key)}))
     instance.report_run_failed(run)
 
     # Alertmanager dies, forgets everything and is told anew.

@@ -12,6 +12,8 @@ from typing import Any
 import confluent_kafka as ck
 import orjson
 
+from tests.support.present import present
+
 Row = dict[str, Any]
 Rows = dict[str, Row]
 Expected = Rows | list[Row]
@@ -39,10 +41,11 @@ def messages(bootstrap: str, topic: str) -> Iterator[ck.Message]:
         ended: set[int] = set()
         while len(ended) < len(partitions):
             for message in consumer.consume(10_000, timeout=1.0):
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     yield message
-                elif message.error().code() == ck.KafkaError._PARTITION_EOF:
-                    ended.add(message.partition())
+                elif error.code() == ck.KafkaError._PARTITION_EOF:
+                    ended.add(present(message.partition()))
                 else:
                     raise ck.KafkaException(message.error())
     finally:
@@ -51,13 +54,13 @@ def messages(bootstrap: str, topic: str) -> Iterator[ck.Message]:
 
 def table(bootstrap: str, topic: str, key_text: Callable[[bytes], str]) -> Rows:
     """The newest row of every key."""
-    newest = {message.key(): message.value() for message in messages(bootstrap, topic)}
-    return {key_text(key): orjson.loads(value) for key, value in newest.items()}
+    newest = {present(message.key()): message.value() for message in messages(bootstrap, topic)}
+    return {key_text(key): orjson.loads(present(value)) for key, value in newest.items()}
 
 
 def stream(bootstrap: str, topic: str) -> list[Row]:
     """Every row."""
-    return [orjson.loads(message.value()) for message in messages(bootstrap, topic)]
+    return [orjson.loads(present(message.value())) for message in messages(bootstrap, topic)]
 
 
 def require_equal(where: str, expected: Expected, found: Expected) -> None:

@@ -26,9 +26,9 @@ def rows_of(
 ) -> list[Row]:
     """The rows of one workload from the figures of each round by system."""
     medians = {system: _medians(rounds) for system, rounds in found.items() if not isinstance(rounds, str)}
-    rows = []
+    rows: list[Row] = []
     for system, rounds in found.items():
-        common = {"workload": workload, "system": system, "command": command, "versions": versions[system]}
+        common: Row = {"workload": workload, "system": system, "command": command, "versions": versions[system]}
         if isinstance(rounds, str):
             rows.append({**common, "metric": "not-possible", "value": None, "unit": "", "note": rounds})
             continue

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -142,7 +142,11 @@ def plain(folder: Path, keys: Keys) -> Made:
     options = rocks_options(config, rd.Cache(config.block_cache_bytes))
     # RocksDB bounds the log of a database only where it has several families, as every one of ours has.
     second = {"second": rocks_options(config, rd.Cache(config.block_cache_bytes))}
-    values, windows = (rd.Rdict(str(folder / name), options, column_families=second) for name in ("values", "windows"))
+    # Its types let a key be a number, too.
+    databases: list[Any] = [
+        rd.Rdict(str(folder / name), options, column_families=second) for name in ("values", "windows")
+    ]
+    values, windows = databases
 
     def write(database: rd.Rdict, changes: list[Entry]) -> None:
         batch = rd.WriteBatch(raw_mode=True)
@@ -196,7 +200,7 @@ def plain(folder: Path, keys: Keys) -> Made:
 def ours(folder: Path, keys: Keys, mechanism: TransactionalMechanism | None) -> Made:
     """A key-value store and a window store of one task, and three that are restored."""
     task = TaskStores(folder, exactly_once=False)
-    lengths = {"retention_ms": 60 * MINUTE_MS, "window_size_ms": MINUTE_MS}
+    lengths: dict[str, Any] = {"retention_ms": 60 * MINUTE_MS, "window_size_ms": MINUTE_MS}
     values = KeyValue("values", mechanism=mechanism, logged=False)
     windows = Window("windows", **lengths, mechanism=mechanism, logged=False)
     restored = KeyValue("restored", mechanism=mechanism)

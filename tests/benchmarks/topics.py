@@ -41,7 +41,7 @@ def end_offsets(bootstrap: str, part: str) -> int:
         consumer.close()
 
 
-def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes, int]]) -> None:
+def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes | None, int]]) -> None:
     """Produce (key, value, CreateTime in ms) records; returns when the broker has them all."""
     settings = {
         "bootstrap.servers": bootstrap,

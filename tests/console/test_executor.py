@@ -24,6 +24,7 @@ from pipelines.settings import Settings
 from pipelines.sql import SqlError
 from statestore.errors import InvalidConfig, InvalidInput
 from tests.support.feed import read_topic
+from tests.support.present import present
 
 
 class Shell:
@@ -104,7 +105,9 @@ def test_a_session_from_definitions_to_rows(sql: Shell, settings: Settings, kafk
     for shop, n in (("s1", 1), ("s2", 5), ("s1", 7)):
         sql(f"DEFINE n = '{n}'; INSERT INTO @in (shop, item, price, n) VALUES ('{shop}', 'tea', 1.5, ${{n}});")
     assert {b"s1", b"s2"} == {message.key() for message in read_topic(kafka, f"{unique}in")}
-    assert {"item": "tea", "price": 1.5, "n": 5} in [json.loads(m.value()) for m in read_topic(kafka, f"{unique}in")]
+    assert {"item": "tea", "price": 1.5, "n": 5} in [
+        json.loads(present(m.value())) for m in read_topic(kafka, f"{unique}in")
+    ]
     with pytest.raises(SqlError, match="column N is int"):
         sql("INSERT INTO @in (shop, n) VALUES ('x', 1.5);")
     control_ids = [row["query"] for row in sql("SHOW QUERIES;")]
@@ -112,7 +115,7 @@ def test_a_session_from_definitions_to_rows(sql: Shell, settings: Settings, kafk
     assert 3 == run_until_end(f"csas_{unique}large", settings)
     large = read_topic(kafka, f"{name}LARGE")
     assert [(b"s1", {"ITEM": "TEA", "N": 7}), (b"s2", {"ITEM": "TEA", "N": 5})] == sorted(
-        (m.key(), json.loads(m.value())) for m in large
+        (m.key(), json.loads(present(m.value()))) for m in large
     )
 
 

@@ -48,19 +48,24 @@ def typed(session: Session, tmp_path: Path, keys: str) -> None:
         run_shell(session, tmp_path / "home" / "history", input=pipe, output=DummyOutput())
 
 
+def executed(session: Session) -> list[str]:
+    assert isinstance(session.executor, Recorder)
+    return session.executor.executed
+
+
 class TestShell:
     def test_statements_run_when_their_semicolon_is_typed(
         self, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         typed(session, tmp_path, "show\rstreams; show tables;\rnope;\rdrop table x;\rselect a -- ;\rfrom t;\rexit\r")
-        assert ["SHOW STREAMS", "SHOW TABLES", "SELECT A FROM T"] == session.executor.executed
+        assert ["SHOW STREAMS", "SHOW TABLES", "SELECT A FROM T"] == executed(session)
         shown = capsys.readouterr().out
         assert "line 1, column 1: expected a statement, found NOPE" in shown
         assert "hint: terminate its queries" in shown
 
     def test_a_dropped_line_and_the_end_of_input(self, session: Session, tmp_path: Path) -> None:
         typed(session, tmp_path, "drop table\r\x03show streams;\r\x04")
-        assert ["SHOW STREAMS"] == session.executor.executed
+        assert ["SHOW STREAMS"] == executed(session)
 
     def test_history_is_kept_for_its_owner_alone(self, session: Session, tmp_path: Path) -> None:
         typed(session, tmp_path, "show streams;\rexit\r")
@@ -103,7 +108,7 @@ class TestSession:
     def test_a_script_runs_up_to_its_first_error(self, session: Session, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SqlError):
             run_script(session, "SHOW STREAMS; NOPE; SHOW TABLES;", as_json=True)
-        assert ["SHOW STREAMS"] == session.executor.executed
+        assert ["SHOW STREAMS"] == executed(session)
         assert [
             {"statement": "SHOW STREAMS", "message": "done", "rows": [{"statement": "SHOW STREAMS", "isolation": None}]}
         ] == [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -102,7 +102,7 @@ class Cluster:
 
     def worker(self, number: int) -> subprocess.Popen[bytes]:
         """One of Spark's workers."""
-        workers = [p for p in self.processes.running if any("worker.Worker" in word for word in p.args)]
+        workers = [p for p in self.processes.running if "worker.Worker" in str(p.args)]
         return workers[number]
 
     def executors(self) -> list[str]:

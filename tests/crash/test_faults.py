@@ -24,7 +24,7 @@ from statestore.errors import EXIT_FENCED, InvalidConfig, InvalidInput, Unavaila
 from statestore.failpoints import REFUSE_POINTS, arm, is_armed
 from statestore.kafka import Admin, Reader
 from tests.crash.conftest import Start
-from tests.support.feed import SQL, Feed, read_topic
+from tests.support.feed import SQL, Feed, headers_of, read_topic
 from tests.support.metastore import replace_plan
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.stores import all_differences, store_differences
@@ -82,7 +82,7 @@ def test_records_that_fail_become_dead_letters(deploy: Start, feed: Feed, points
     assert not is_armed(points, point)
     assert pipeline.run_until_end() == 0, pipeline.tail()
     assert all_differences(pipeline, feed) == []
-    reasons = [dict(m.headers())["reason"].decode() for m in read_topic(feed.bootstrap, f"{feed.topic}-dead-letters")]
+    reasons = [headers_of(m)["reason"].decode() for m in read_topic(feed.bootstrap, f"{feed.topic}-dead-letters")]
     assert sum("expression failed" in reason and "poison" in reason for reason in reasons) == 2
 
 
@@ -270,6 +270,6 @@ def test_null_keys_and_every_kind_of_bad_record_reach_the_dead_letters(deploy: S
     assert all_differences(pipeline, feed) == []
     letters = read_topic(feed.bootstrap, f"{feed.topic}-dead-letters")
     for letter in letters:
-        headers = dict(letter.headers())
+        headers = headers_of(letter)
         assert headers["source-topic"].decode() == feed.topic and headers["reason"]
         json.loads(headers["source-offset"]), json.loads(headers["source-partition"])

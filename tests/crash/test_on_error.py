@@ -13,9 +13,10 @@ import pytest
 from pipelines.plan import query_from_json, query_to_json
 from pipelines.settings import Settings
 from tests.crash.conftest import CANARIES
-from tests.support.feed import create_topic, read_topic
+from tests.support.feed import create_topic, headers_of, read_topic
 from tests.support.metastore import replace_plan
 from tests.support.pipeline import PipelineUnderTest
+from tests.support.present import present
 
 SQL = """
 CREATE STREAM bids (auction BIGINT, price BIGINT) WITH (kafka_topic='{topic}', value_format='json');
@@ -56,16 +57,20 @@ class Bids:
 
     def passed(self) -> list[int]:
         """Auctions that the stateless query has let through."""
-        return sorted(json.loads(m.value())["AUCTION"] for m in read_topic(self._bootstrap, f"{self._topic}-passing"))
+        return sorted(
+            json.loads(present(m.value()))["AUCTION"] for m in read_topic(self._bootstrap, f"{self._topic}-passing")
+        )
 
     def counted(self) -> list[int]:
         """Auctions that the table has."""
-        return sorted({int.from_bytes(m.key(), "big") for m in read_topic(self._bootstrap, f"{self._topic}-totals")})
+        return sorted(
+            {int.from_bytes(present(m.key()), "big") for m in read_topic(self._bootstrap, f"{self._topic}-totals")}
+        )
 
     def letters(self) -> list[tuple[int, bool]]:
         """Auctions among the dead letters, and whether each says what failed."""
         found = read_topic(self._bootstrap, f"{self._topic}-dead-letters")
-        return [(json.loads(m.value())["auction"], b"poison" in dict(m.headers())["reason"]) for m in found]
+        return [(json.loads(present(m.value()))["auction"], b"poison" in headers_of(m)["reason"]) for m in found]
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_killed_at_a_step_windows_and_running_results_stay_what_they_are(
         if point == "driver.owned":
             pipeline.kill_driver()
             pipeline.start()
-        pipeline.await_(f"{point} fires", lambda point=point: not is_armed(points, point))
+        pipeline.await_(f"{point} fires", lambda point=point: not is_armed(points, point))  # type: ignore[misc]
         # A batch whose driver died behind "done" is never reported, so there has to be another one.
         feed.send(30)
         pipeline.await_("input is processed", feed.caught_up)

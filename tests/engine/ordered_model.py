@@ -50,9 +50,10 @@ class Model:
         assert record.key is not None
         self.stream_time = max(self.stream_time, record.time)
         results = []
+        window = self.query.window
         for start in self._windows(record.time):
-            if start is None or start + self.query.window.size_ms + self.query.window.grace_ms > self.stream_time:
-                old = self.states.get((record.key, start), (None, {}))
+            if window is None or start is None or start + window.size_ms + window.grace_ms > self.stream_time:
+                old: tuple[Any, dict[str, Any]] = self.states.get((record.key, start), (None, {}))
                 time = record.time if old[0] is None else max(old[0], record.time)
                 new = (time, {a.name: after(a.function, old[1].get(a.name), record) for a in self.query.aggregates})
                 self.states[record.key, start] = new

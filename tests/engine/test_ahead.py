@@ -50,7 +50,8 @@ def ahead(spark: Spark) -> Iterator[Ahead]:
 
 def test_the_batch_takes_what_was_staged_for_it_once(ahead: Ahead, spark: Spark) -> None:
     ahead.begin(ONE, spark.stage)
-    assert ONE == ahead.planned
+    planned = ahead.planned
+    assert ONE == planned
     spark.may_end.set()
     assert STAGED == ahead.take(ONE)
     assert None is ahead.planned

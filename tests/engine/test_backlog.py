@@ -10,6 +10,7 @@ import pytest
 from pipelines.settings import Settings
 from tests.support.feed import create_topic, read_topic
 from tests.support.pipeline import PipelineUnderTest
+from tests.support.present import present
 
 SQL = """
 CREATE STREAM numbers (n BIGINT) WITH (kafka_topic='{topic}', value_format='json');
@@ -33,7 +34,7 @@ def test_a_backlog_does_not_wait_for_spark(settings: Settings, kafka: str, uniqu
         assert (0, SMALL) == (first.batch, first.records)
         log = pipeline.log.read_text()
         assert log.index("staged without spark") < log.index("spark is up")
-        totals = {m.key(): json.loads(m.value()) for m in read_topic(kafka, f"{unique}-totals")}
+        totals = {m.key(): json.loads(present(m.value())) for m in read_topic(kafka, f"{unique}-totals")}
         assert len(totals) == 10
         assert sum(row["N"] for row in totals.values()) == COUNT
         assert sum(row["TOTAL"] for row in totals.values()) == sum(range(COUNT))

@@ -11,6 +11,7 @@ import pytest
 from pipelines.settings import Settings
 from tests.support.feed import create_topic, read_topic
 from tests.support.pipeline import PipelineUnderTest
+from tests.support.present import present
 
 SQL = """
 CREATE STREAM papers (id BIGINT, text VARCHAR) WITH (kafka_topic='{topic}', value_format='json');
@@ -36,7 +37,7 @@ def test_batches_of_large_records_stay_within_their_bytes(
     assert producer.flush(60) == 0
     sizes: dict[int, list[int]] = defaultdict(list)
     for message in read_topic(kafka, unique):
-        sizes[message.partition()].append(len(message.value()))
+        sizes[present(message.partition())].append(len(present(message.value())))
     changed = {"max_bytes_per_batch": BATCH_BYTES, "small_batch_records": small}
     pipeline = PipelineUnderTest(settings.model_copy(update=changed), unique, SQL.format(topic=unique))
     try:

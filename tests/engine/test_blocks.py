@@ -6,7 +6,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, replace
 
 import confluent_kafka as ck
@@ -135,7 +135,7 @@ def _await_compaction(config: KafkaConfig, topic: str, producer: TransactionalPr
 def test_nulls_headers_times_and_large_values_come_as_they_were_sent(config: KafkaConfig, topic: str) -> None:
     large = os.urandom(900_000)
     producer = ck.Producer({"bootstrap.servers": config.bootstrap_servers, "enable.idempotence": True})
-    headers = [("a", b"1"), ("a", None), ("b", b"")]
+    headers: list[tuple[str, str | bytes | None]] = [("a", b"1"), ("a", None), ("b", b"")]
     producer.produce(topic, value=None, key=None, partition=0, timestamp=7)
     producer.produce(topic, value=b"", key=b"", partition=0, timestamp=8, headers=headers)
     for number in range(6):
@@ -191,6 +191,7 @@ def test_a_range_that_is_not_read_to_its_end_costs_its_consumer(config: KafkaCon
     assert 1 == len(kept(config))
     blocks = BlockReader(config).read(topic, 0, start=0, end=20)
     next(blocks)
+    assert isinstance(blocks, Generator)
     blocks.close()
     assert [] == kept(config)
     assert numbered(20) == read(config, topic, 0, 20)

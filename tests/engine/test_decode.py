@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,7 +31,7 @@ SOURCE = Source(
 )
 
 
-def records(values: list[bytes | None], keys: list[bytes | None] | None = None) -> GivenRecords:
+def records(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None) -> GivenRecords:
     count = len(values)
     return GivenRecords(
         partition=3,
@@ -231,7 +233,7 @@ def test_nested_values_and_texts_of_numbers_are_read_as_their_types() -> None:
     assert [None] * 6 == [empty[name] for name in ("A", "M", "P", "T", "B", "__error")]
 
 
-def delimited(values: list[bytes], delimiter: str = ",", **other: object) -> list[dict]:
+def delimited(values: list[bytes], delimiter: str = ",", **other: Any) -> list[dict]:
     columns = (Column("A", "a", "int"), Column("B", "b", "string"), Column("D", "d", "decimal(4,2)"))
     source = Source("S", "s", "delimited", columns, value_delimiter=delimiter, **other)
     (rows,) = decoder(source, (), lambda *_: None)([records(values)])

@@ -13,6 +13,7 @@ from pipelines.settings import Settings
 from statestore.failpoints import arm, is_armed
 from tests.support.feed import create_topic, read_topic
 from tests.support.pipeline import PipelineUnderTest
+from tests.support.present import present
 
 SQL = """
 CREATE STREAM orders (shop VARCHAR KEY, item VARCHAR, n INT) WITH (kafka_topic='{topic}', value_format='json');
@@ -48,7 +49,7 @@ def inserted(first: int, count: int) -> list[int]:
 
 def found(kafka: str, topic: str) -> list[tuple]:
     return [
-        (m.key() and m.key().decode(), *json.loads(m.value()).values(), m.timestamp()[1])
+        ((key := m.key()) and key.decode(), *json.loads(present(m.value())).values(), m.timestamp()[1])
         for m in read_topic(kafka, topic)
     ]
 
@@ -92,7 +93,7 @@ def test_every_row_is_a_result_once_and_in_order_although_servers_and_driver_are
     by_n = read_topic(kafka, f"{unique}-by_n")
     assert {0} == {message.partition() for message in by_n}
     assert 900 - bad - more_bad == len(by_n)
-    assert all(int.from_bytes(m.key(), "big") == json.loads(m.value())["COPY"] for m in by_n)
+    assert all(int.from_bytes(present(m.key()), "big") == json.loads(present(m.value()))["COPY"] for m in by_n)
 
 
 def done(pipeline: PipelineUnderTest, end: int) -> bool:

@@ -14,6 +14,7 @@ from pipelines.settings import Settings
 from statestore.store import Isolation
 from tests.support.feed import create_topic, read_topic
 from tests.support.pipeline import PipelineUnderTest
+from tests.support.present import present
 
 SQL = """
 CREATE STREAM sales (shop VARCHAR KEY, item VARCHAR, price BIGINT, paid BOOLEAN)
@@ -50,8 +51,8 @@ def test_every_clause_gives_what_python_gives(settings: Settings, kafka: str, un
         assert pipeline.batches() >= 3
         results: dict[tuple[str, str], dict | None] = {}
         for message in read_topic(kafka, f"{unique}-kinds"):
-            key = json.loads(message.key())
-            results[key["SHOP"], key["KIND"]] = None if message.value() is None else json.loads(message.value())
+            key, result = json.loads(present(message.key())), message.value()
+            results[key["SHOP"], key["KIND"]] = None if result is None else json.loads(result)
         shown = {key: value for key, value in results.items() if value is not None}
         assert {key: row(key[0], rows) for key, rows in model.items() if len(rows) % 3} == shown
         assert dead == len(read_topic(kafka, f"{unique}-dead-letters"))

@@ -102,7 +102,8 @@ def live(
         flow = Input(world.feed)
         flow.start()
         await_("first output", lambda: world.registry.newest_batches(world.name))
-        told, ends = [], time.monotonic() + minutes * 60
+        told: list[Told] = []
+        ends = time.monotonic() + minutes * 60
         order: list[Fault] = []
         while time.monotonic() < ends or not told:
             order = order or dice.sample(list(faults), len(faults))
@@ -136,7 +137,7 @@ def _morning(home: Path, stack: Stack, disk: SmallDisk, seed: int) -> Watched:
         snapshot_interval_s=30.0,
         request_timeout_s=20.0,
         spark_conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
-    )  # type: ignore[call-arg]
+    )
     stack.up(components=[KAFKA, S3, MONITORING], monitored=monitored(settings))
     settings = with_spark(on_local_stack(settings))
     create_topic(settings.bootstrap_servers, "bids")

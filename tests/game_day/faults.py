@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psutil
 import requests
@@ -103,7 +104,7 @@ def alert(world: Watched, stack: Stack, dice: random.Random) -> str:
     """The driver hangs, and Alertmanager tells of it before its heartbeat is missed."""
     text = hang_driver(world, stack, dice)
     now = datetime.now(UTC)
-    told = {
+    told: dict[str, Any] = {
         "labels": {"alertname": "RollforwardCommitStalled", "pipeline": world.name},
         "startsAt": now.isoformat(),
         "endsAt": (now + timedelta(seconds=ALERT_S)).isoformat(),

@@ -18,13 +18,14 @@ from infra import ports, process
 from infra.broker import Broker, answers
 from infra.errors import PortInUse, StartFailed
 from infra.java import JavaHome
+from tests.support.present import present
 
 pytestmark = pytest.mark.usefixtures("leftovers")
-QUIET = {"log_level": 0}
+QUIET: dict[str, str | int | float] = {"log_level": 0}
 
 
 def create_topic(broker: Broker, name: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.address, **QUIET})
+    admin = AdminClient({"bootstrap.servers": present(broker.address), **QUIET})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
 
 
@@ -42,7 +43,7 @@ def read(broker: Broker, topic: str, count: int) -> list[bytes]:
     consumer = Consumer(config)
     consumer.assign([TopicPartition(topic, 0, 0)])
     try:
-        return [message.value() for message in consumer.consume(count, 20)]
+        return [present(message.value()) for message in consumer.consume(count, 20)]
     finally:
         consumer.close()
 

@@ -16,8 +16,9 @@ import pytest
 
 from infra import jars
 from infra.broker import answers
+from infra.dagster import DAEMON, WEBSERVER
 from infra.errors import InfraError, StartFailed
-from infra.stack import DAEMON, WEBSERVER, Stack
+from infra.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("leftovers")
 Leftovers = Callable[[], list[int]]

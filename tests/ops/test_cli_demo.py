@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,8 +15,14 @@ NOTHING = float("nan")
 
 
 def some_flights() -> pd.DataFrame:
-    common = {"year": 2013, "month": 1, "day": 2, "distance": 100, "time_hour": "2013-01-02T20:00:00Z"}
-    rows = [
+    common: dict[str, object] = {
+        "year": 2013,
+        "month": 1,
+        "day": 2,
+        "distance": 100,
+        "time_hour": "2013-01-02T20:00:00Z",
+    }
+    rows: list[dict[str, object]] = [
         {"carrier": "UA", "tailnum": "N1", "origin": "EWR", "dest": "IAH", "dep_delay": 16.0, "arr_delay": 1.0},
         {"carrier": "UA", "tailnum": None, "origin": "EWR", "dest": "IAH", "dep_delay": NOTHING, "arr_delay": NOTHING},
         {"carrier": "UA", "tailnum": "N2", "origin": "EWR", "dest": "IAH", "dep_delay": -3.0, "arr_delay": 2.0},
@@ -57,7 +65,7 @@ def test_expected_routes_are_by_day() -> None:
     ],
     ids=["missing", "too many", "wrong", "wrong type", "one bit off", "no column"],
 )
-def test_every_difference_is_told(change, told: str) -> None:
+def test_every_difference_is_told(change: Callable[[dict[tuple[Any, ...], dict[str, Any]]], object], told: str) -> None:
     found = expected.carrier_delays(some_flights())
     wanted = expected.carrier_delays(some_flights())
     assert [] == list(compare.differences("t", found, wanted, stored=False))

@@ -14,7 +14,7 @@ from ops.dagster.findings import look, summary
 from ops.dagster.jobs import JOBS, launch_pipeline, recover_pipeline, stop_pipeline
 from ops.dagster.recovery import outlived
 from ops.dagster.runs import PIPELINE_TAG, WORKER_TAG
-from ops.environment import settings_now
+from ops.environment import Progress, settings_now
 from pipelines import names
 from pipelines.metastore.embedded import deploy
 from pipelines.registry import RUNNING, STOPPED
@@ -131,7 +131,7 @@ def test_a_recovery_reports_each_task_on_the_run_and_on_its_store(
     world.deploy("sales")
     world.dead_driver("sales")
 
-    def launched(*_: object, on_progress: control.Progress, **__: object) -> int:
+    def launched(*_: object, on_progress: Progress, **__: object) -> int:
         world.driver_row("sales", living_driver)
         for task in range(2):
             plan = {

@@ -16,6 +16,7 @@ from tests.benchmarks import bids, topics
 from tests.benchmarks.rounds import Figures, Found, Tell, interleaved
 from tests.benchmarks.systems import Broker, System
 from tests.benchmarks.workloads import WORKLOADS, Workload
+from tests.support.present import present
 
 TOTALS = WORKLOADS["key-totals-10000"]
 TIMEOUT_S = 600.0
@@ -133,7 +134,7 @@ class Tail:
         for message in found:
             if message.error() is not None:
                 raise ck.KafkaException(message.error())
-        return [(int(self._system.key_text(m.key())), orjson.loads(m.value())["N"]) for m in found]
+        return [(int(self._system.key_text(present(m.key()))), orjson.loads(present(m.value()))["N"]) for m in found]
 
     def close(self) -> None:
         """Close the connection."""

@@ -50,9 +50,9 @@ def virtualenv(cache: Path) -> Path:
     if not done.exists():
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        command = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
+        command = [str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
         try:
-            subprocess.run([*command, "-r", LOCK], check=True)
+            subprocess.run([*command, "-r", str(LOCK)], check=True)
         except subprocess.CalledProcessError as error:
             raise NotPossible("its packages could not be installed: check the network") from error
         done.touch()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -79,7 +79,7 @@ class Positions:
         return len(self.ends)
 
 
-def fits(view: TaskView, ends: list[Ends], book: Book, tasks: int) -> bool:
+def fits(view: TaskView, ends: Sequence[Ends], book: Book, tasks: int) -> bool:
     """Whether the view is the model at one of these positions, for the accounts that are the task's."""
 
     def own(found: Balances) -> Balances:

@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from infra.stack import Stack
 from ops import control
 from ops.environment import with_spark
-from pipelines.deploy import deployed_queries
+from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.metastore.embedded import deploy, want
 from pipelines.registry import RUNNING, Registry
 from pipelines.settings import Settings
@@ -56,6 +57,7 @@ class Bench:
         self.disk = SmallDisk.mounted(home / "disk", DISK)
         self.stack = Stack(home / "stack")
         self.stack.up(components=["kafka"])
+        unusual: dict[str, Any] = {} if small else {"small_batch_records": 0}
         self.settings = with_spark(
             Settings(
                 home=home / "home",
@@ -63,7 +65,7 @@ class Bench:
                 state_dir=self.disk.path / "state",
                 service="matrix",
                 batch_interval_s=0.3,
-                **({} if small else {"small_batch_records": 0}),
+                **unusual,
                 tasks=2,
                 request_timeout_s=TRANSACTION_S,
                 answer_timeout_s=ANSWER_S,
@@ -162,7 +164,7 @@ class Bench:
 
     # What happened.
 
-    def _log(self, deployed) -> BatchesLog:
+    def _log(self, deployed: DeployedQuery) -> BatchesLog:
         return BatchesLog(self._reader, deployed.batches_topic, tasks=deployed.query.tasks)
 
     def await_(self, what: str, condition: Callable[[], bool], timeout_s: float = 240) -> float:

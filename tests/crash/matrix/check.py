@@ -16,6 +16,7 @@ from statestore.store import Isolation
 from tests.crash.matrix.workload import EVENT_QUERIES, Workload
 from tests.support.feed import compare, read_topic
 from tests.support.pipeline import members
+from tests.support.present import present
 
 Table = dict[int, dict[str, int]]
 # What Spark makes in its folder for temporary files, once.
@@ -47,7 +48,10 @@ def differences(pipeline: str, settings: Settings, registry: Registry, load: Wor
             stored = {row.key[key]: row.value for row in rows}
             problems += compare(stored, tables[deployed.query.name], f"store {deployed.query.name}")[:5]
     problems += _once(
-        [(v := json.loads(m.value()))["ID"] * 10_000 + v["PRICE"] for m in read_topic(bootstrap, f"{pipeline}-cheap")],
+        [
+            (v := json.loads(present(m.value())))["ID"] * 10_000 + v["PRICE"]
+            for m in read_topic(bootstrap, f"{pipeline}-cheap")
+        ],
         [number * 10_000 + price for number, price in load.cheap.items()],
         "cheap",
     )
@@ -60,7 +64,7 @@ def _output(bootstrap: str, topic: str, table: Table) -> list[str]:
     problems: list[str] = []
     found: Table = {}
     for message in read_topic(bootstrap, topic):
-        key, value = int.from_bytes(message.key(), "big", signed=True), json.loads(message.value())
+        key, value = int.from_bytes(present(message.key()), "big", signed=True), json.loads(present(message.value()))
         if key in found and value["N"] <= found[key]["N"]:
             problems.append(f"{topic} key {key}: count went from {found[key]['N']} to {value['N']}")
         found[key] = value

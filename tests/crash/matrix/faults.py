@@ -25,6 +25,7 @@ from statestore.errors import Unavailable
 from statestore.failpoints import arm, is_armed
 from tests.crash.matrix.attempts import Duplicates
 from tests.crash.matrix.bench import ANSWER_S, NAME, START_S, TRANSACTION_S, Bench
+from tests.support.present import present
 
 Fault = Callable[[Bench, random.Random], None]
 FAULTS: dict[str, Fault] = {}
@@ -365,7 +366,7 @@ def deleted_records(bench: Bench, choose: random.Random) -> None:
             assert "deleted before they were read" in str(error) and "lost_from" in str(error), error
         else:
             raise AssertionError("a driver went on without deleted records")
-        bench.drivers.add(bench.registry.driver(NAME).pid)
+        bench.drivers.add(present(bench.registry.driver(NAME)).pid)
         bench.launch(accept_loss=True)
     bench.settings = bench.settings.model_copy(update={"accept_loss": False})
     bench.load.resume()

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import confluent_kafka as ck
 
 from tests.support.feed import create_topic
+from tests.support.present import present
 
 SQL = """
 CREATE STREAM events (id BIGINT, grp BIGINT, price BIGINT) WITH (kafka_topic='{topic}', value_format='json');
@@ -97,7 +98,7 @@ class Workload:
         for thread in self._threads:
             thread.start()
 
-    def _run(self, lock: threading.Lock, step) -> None:
+    def _run(self, lock: threading.Lock, step: Callable[[], object]) -> None:
         try:
             while not self._ended.is_set():
                 self._going.wait()
@@ -173,7 +174,7 @@ class Workload:
         placed: list[Leg] = []
 
         def delivered(account: int, moved: int) -> Callable[[object, ck.Message], None]:
-            return lambda error, message: placed.append(Leg(partition, message.offset(), account, moved))
+            return lambda error, message: placed.append(Leg(partition, present(message.offset()), account, moved))
 
         try:
             self._banker.begin_transaction()
@@ -192,7 +193,7 @@ class Workload:
         self._booked += placed
         return True
 
-    def _insist(self, call) -> None:
+    def _insist(self, call: Callable[[float], object]) -> None:
         while True:
             try:
                 call(30)
