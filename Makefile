@@ -69,7 +69,7 @@ lint: setup ## check style, format and the direction of imports
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/lint-imports --no-logo
 
-types: setup ## check types
+types: setup ## check types, those of the tests too
 	@$(BIN)/mypy
 
 screenshots: setup ## run the demo and take the pictures of the Dagster pages in docs/images
