@@ -42,6 +42,7 @@ from pipelines.recomputes import Recomputes
 from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings
 from pipelines.traces import traces_of
+from statestore import messages
 from statestore.errors import Fenced, RollforwardError
 from statestore.kafka import Admin
 
@@ -162,6 +163,7 @@ class PipelineDriver:
     def _start(self) -> None:
         settings = self._settings
         self._servers.launch()
+        early("loops over messages", messages.ready)
         deployed = deployed_queries(self._row)
         admin = Admin(settings.kafka_config())
         admin.check()

@@ -118,16 +118,6 @@ def column(items: Sequence[bytes | None]) -> pa.LargeBinaryArray:
     return pa.Array.from_buffers(pa.large_binary(), len(items), buffers)
 
 
-def spans(
-    data: pa.Buffer, starts: npt.NDArray[Any], ends: npt.NDArray[Any], kind: pa.DataType, nulls: Any = None
-) -> pa.Array:
-    """The bytes between each start and end as a column of that type, one after the other in `data`; null where `nulls` says."""
-    # They and what lies between them are an array of all bytes; they are every second entry of it.
-    offsets = np.stack([starts, ends], axis=1).astype(np.int32)
-    everything = pa.Array.from_buffers(kind, max(0, offsets.size - 1), [None, pa.py_buffer(offsets), data])
-    return everything.take(pa.array(np.arange(0, offsets.size, 2, dtype=np.int32), mask=nulls))
-
-
 def integers(keys: pa.LargeBinaryArray, start: int, stop: int | None) -> npt.NDArray[Any]:
     """The 8 bytes of every key between two places, counted from its end, as big-endian integers."""
     sliced = pc.binary_slice(keys, start, stop)

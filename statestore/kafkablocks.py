@@ -120,7 +120,7 @@ class BlockReader:
         except IndexError:
             # What is fetched past a range's end is thrown away, parsed in vain: so a fetch, in compressed bytes, and what
             # is held are no more than keep the reader busy.
-            consumer = self._consumer({"queued.min.messages": 10_000, "fetch.message.max.bytes": 256 * 1024})
+            consumer = self._consumer({"queued.min.messages": 30_000, "fetch.message.max.bytes": 512 * 1024})
         with ExitStack() as lost:
             lost.callback(consumer.close)
             yield from _Range(consumer, self._config, topic, partition, start, end).blocks()

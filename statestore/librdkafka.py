@@ -1,38 +1,29 @@
 """librdkafka's messages as columns, without a Python object for any of them.
 
 The binding makes an object of each message, and each field of it is a call: a microsecond a record, several times what
-the client itself takes. Here the library that the binding has loaded is called by its public C interface, and what its
-message structs point to is read as a whole:
+the client itself takes. Here the library that the binding has loaded is called by its public C interface, and its
+messages are copied into Arrow columns by compiled loops (`messages.py`):
 
-    consume_batch ──► n pointers ──► n rows of the struct's words ──► bytes copied run by run ──► Arrow columns
-
-Messages that came in one request lie one behind the other in one piece of memory, so a run is mostly hundreds of them.
-Copied is the whole run, what lies between the fields included, and the columns are taken from the copy. The messages
-are given back before `consume` returns.
-
-Which words of a struct are what is the library's ABI, but for the record's time: that lies in the private part behind
-it. It is read there as long as it is what the library's own function says of a block's first and last message.
+    consume_batch ──► n pointers ──► runs of records of one partition, and events between them ──► given back
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import repeat
-from typing import Any, ClassVar
+from typing import Any
 
 import confluent_kafka.cimpl as binding
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.columns import Headers, spans
+from statestore import messages
+from statestore.columns import Headers
 from statestore.errors import InvalidConfig, InvariantBroken
 
-Words = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 
 # Symbols are looked for in what the binding was linked with, too. The first lets other threads run meanwhile, the second
@@ -42,13 +33,6 @@ _SHORT = ctypes.PyDLL(binding.__file__)
 _POINTER, _SIZE, _TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 _CONSUMER = 1
 _ERROR_BYTES = 512
-# `rd_kafka_message_t` in words of eight bytes, then what is behind it.
-_ERR, _TOPIC, _PARTITION, _PAYLOAD, _LEN, _KEY, _KEY_LEN, _OFFSET = range(8)
-_TIME_KIND, _TIME = 11, 12
-_WORDS = _TIME + 1
-_NO_TIME = -1
-# Between two values of a run there is at most the head of a batch and of a record, with its headers.
-_GAP_MAX = 4096
 
 
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
@@ -88,28 +72,6 @@ _header_get_all = _function(
     ctypes.POINTER(_POINTER),
     ctypes.POINTER(_SIZE),
 )
-_message_timestamp = _function(_SHORT, "message_timestamp", ctypes.c_int64, _POINTER, _POINTER)
-_message_destroy = _function(_SHORT, "message_destroy", None, _POINTER)
-_move = ctypes.PyDLL(None)["memmove"]
-_move.restype, _move.argtypes = None, (_POINTER, _POINTER, _SIZE)
-
-
-class _Everything:
-    """This process's memory: row n is the struct at address 8 (n + 1), since numpy takes 0 for no address.
-
-    What is not mapped must not be looked at.
-    """
-
-    __array_interface__: ClassVar[dict[str, object]] = {
-        "shape": (2**44, _WORDS),
-        "strides": (8, 8),
-        "typestr": "<u8",
-        "data": (8, True),
-        "version": 3,
-    }
-
-
-_MEMORY: Words = np.asarray(_Everything())
 
 
 @dataclass(frozen=True)
@@ -125,37 +87,29 @@ class Event:
 
 @dataclass(frozen=True)
 class Records:
-    """A run of records of one topic's partition, as columns, their bytes in one buffer.
+    """A run of records of one topic's partition, as columns.
 
+    keys, values: null where a record has none.
     offsets, times_ms: one a record; a record without a time has -1.
     headers: of those records that have any, in their order; none if they were not asked for.
     """
 
     topic: str
     partition: int
+    keys: pa.BinaryArray
+    values: pa.BinaryArray
     offsets: Integers
     times_ms: Integers
     headers: tuple[Headers, ...]
-    _keys: _Fields
-    _values: _Fields
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     @property
     def bytes(self) -> int:
-        """Of keys and values."""
-        return int(self._keys.sizes.sum() + self._values.sizes.sum())
-
-    @cached_property
-    def keys(self) -> pa.BinaryArray:
-        """The keys, null where a record has none."""
-        return self._keys.column()
-
-    @cached_property
-    def values(self) -> pa.BinaryArray:
-        """The values, null for tombstones."""
-        return self._values.column()
+        """Of keys and values, bookkeeping included."""
+        size: int = self.keys.nbytes + self.values.nbytes
+        return size
 
     def until(self, end: int) -> Records:
         """Those of offsets below `end`."""
@@ -165,29 +119,12 @@ class Records:
         return Records(
             self.topic,
             self.partition,
+            self.keys.slice(0, count),
+            self.values.slice(0, count),
             self.offsets[:count],
             self.times_ms[:count],
             self.headers,
-            self._keys.first(count),
-            self._values.first(count),
         )
-
-
-@dataclass(frozen=True)
-class _Fields:
-    """One field of each record: `sizes` bytes at `places` in the buffer, or nothing."""
-
-    buffer: pa.Buffer
-    places: Integers
-    sizes: Integers
-    nulls: npt.NDArray[np.bool_]
-
-    def first(self, count: int) -> _Fields:
-        return _Fields(self.buffer, self.places[:count], self.sizes[:count], self.nulls[:count])
-
-    def column(self) -> pa.BinaryArray:
-        nulls = self.nulls if self.nulls.any() else None
-        return spans(self.buffer, self.places, self.places + self.sizes, pa.binary(), nulls)
 
 
 class Consumer:
@@ -198,7 +135,7 @@ class Consumer:
         self._handle: int | None = _consumer(settings)
         _poll_set_consumer(self._handle)
         self._queue = _queue_get_consumer(self._handle)
-        self._pointers = np.zeros(0, np.uint64)
+        self._pointers = np.zeros(0, np.int64)
 
     def assign(self, topic: str, partition: int, offset: int) -> None:
         """Read this partition from here on; what was fetched before is forgotten."""
@@ -217,16 +154,15 @@ class Consumer:
     def consume(self, most: int, timeout_s: float) -> list[Records | Event]:
         """What comes within the time, in its order, up to so many records and events; it waits for all of them."""
         if len(self._pointers) < most:
-            self._pointers = np.zeros(most, np.uint64)
+            self._pointers = np.zeros(most, np.int64)
         count = _consume_batch(self._queue, int(timeout_s * 1000), self._pointers.ctypes.data, most)
         if count <= 0:
             return []
-        pointers = self._pointers[:count]
-        messages = pointers.tolist()
+        found = self._pointers[:count]
         try:
-            return _copied(pointers, messages, headers=self._headers)
+            return list(_runs(found, headers=self._headers))
         finally:
-            deque(map(_message_destroy, messages), maxlen=0)
+            messages.give_back(found)
 
     def close(self) -> None:
         """Release connections and memory. Does nothing the second time."""
@@ -252,96 +188,80 @@ def _consumer(settings: Mapping[str, object]) -> int:
     return handle
 
 
-def _copied(pointers: Words, messages: Sequence[int], *, headers: bool) -> list[Records | Event]:
+def _runs(found: Integers, *, headers: bool) -> Iterator[Records | Event]:
     """Runs of records of one partition, and the events between them."""
-    rows = _MEMORY[pointers // 8 - 1]
-    places = np.stack([rows[:, _ERR] & 0xFFFFFFFF, rows[:, _TOPIC], rows[:, _PARTITION] & 0xFFFFFFFF])
-    events = places[0] != 0
-    starts = np.flatnonzero(np.append(True, (places[:, 1:] != places[:, :-1]).any(axis=0) | events[1:]))
-    found: list[Records | Event] = []
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
-        found.append(
-            _event(messages[start], rows[start])
-            if events[start]
-            else _records(messages[start:end], rows[start:end], headers=headers)
+    end = 0
+    while end < len(found):
+        start = end
+        end, key_bytes, value_bytes = messages.run(messages.MEMORY, found, start)
+        first = _Message(int(found[start]))
+        yield (
+            first.event() if first.code else _records(first, found[start:end], key_bytes, value_bytes, headers=headers)
         )
-    return found
 
 
-def _event(message: int, row: Words) -> Event:
-    code, offset = (int(row[word].astype(np.int64)) for word in (_ERR, _OFFSET))
-    text = _message_errstr(message)
-    return Event(
-        ctypes.c_int32(code & 0xFFFFFFFF).value,
-        text.decode(errors="replace") if text else "",
-        _name(row[_TOPIC]),
-        _partition(row),
-        offset,
-    )
+class _Message:
+    """One message of the client, until it is given back."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+        begin = address // 8 - 1
+        self._words = messages.MEMORY[begin : begin + messages.OFFSET + 1]
+
+    @property
+    def code(self) -> int:
+        """Not 0 where it is an event."""
+        return _lower(self._words[messages.ERR])
+
+    @property
+    def topic(self) -> str:
+        topic = int(self._words[messages.TOPIC])
+        return _topic_name(topic).decode() if topic else ""
+
+    @property
+    def partition(self) -> int:
+        return _lower(self._words[messages.PARTITION])
+
+    def event(self) -> Event:
+        text = _message_errstr(self._address)
+        said = text.decode(errors="replace") if text else ""
+        return Event(self.code, said, self.topic, self.partition, int(self._words[messages.OFFSET]))
 
 
-def _name(topic: np.uint64) -> str:
-    return _topic_name(int(topic)).decode() if topic else ""
+def _lower(word: np.int64) -> int:
+    """The number in the lower half of a word."""
+    return ctypes.c_int32(int(word) & 0xFFFFFFFF).value
 
 
-def _partition(row: Words) -> int:
-    return ctypes.c_int32(int(row[_PARTITION]) & 0xFFFFFFFF).value
+def _records(first: _Message, found: Integers, key_bytes: int, value_bytes: int, *, headers: bool) -> Records:
+    if max(key_bytes, value_bytes) > np.iinfo(np.int32).max:
+        raise InvariantBroken("client gives more at once than a column can hold", bytes=max(key_bytes, value_bytes))
+    keys, values = _Field.of(len(found), key_bytes), _Field.of(len(found), value_bytes)
+    offsets, times_ms = np.empty(len(found), np.int64), np.empty(len(found), np.int64)
+    messages.copy(messages.MEMORY, found, *keys.places, *values.places, offsets, times_ms)
+    pairs = _headers(found.tolist()) if headers else ()
+    return Records(first.topic, first.partition, keys.column(), values.column(), offsets, times_ms, pairs)
 
 
-def _records(messages: Sequence[int], rows: Words, *, headers: bool) -> Records:
-    key, key_size, value, value_size = (rows[:, word] for word in (_KEY, _KEY_LEN, _PAYLOAD, _LEN))
-    # What is empty may be anywhere.
-    starts = np.where(key_size > 0, key, value)
-    sizes = np.where(value_size > 0, value + value_size, key + key_size) - starts
-    sizes = np.where(key_size + value_size > 0, sizes, 0)
-    if (sizes > key_size + value_size + _GAP_MAX).any():
-        raise InvariantBroken("client keeps a record's key apart from its value", hint="use the pinned confluent-kafka")
-    buffer, places = _copy(starts, sizes)
-    shift = np.where(sizes > 0, starts, 0) - places
-    return Records(
-        _name(rows[0, _TOPIC]),
-        _partition(rows[0]),
-        rows[:, _OFFSET].astype(np.int64),
-        _times(messages, rows),
-        _headers(messages) if headers else (),
-        _Fields(buffer, *_placed(key - shift, key_size, places), key == 0),
-        _Fields(buffer, *_placed(value - shift, value_size, places), value == 0),
-    )
+@dataclass(frozen=True)
+class _Field:
+    """Room for one field of each record: its bytes, where each ends behind the 0 at which the first begins, its nulls."""
 
+    data: pa.Buffer
+    ends: npt.NDArray[np.int32]
+    nulls: npt.NDArray[np.bool_]
 
-def _placed(places: Words, sizes: Words, run: Words) -> tuple[Integers, Integers]:
-    return np.where(sizes > 0, places, run).astype(np.int64), sizes.astype(np.int64)
+    @classmethod
+    def of(cls, count: int, size: int) -> _Field:
+        return cls(pa.allocate_buffer(size), np.empty(count + 1, np.int32), np.empty(count, np.bool_))
 
+    @property
+    def places(self) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+        return self.data.address, self.ends, self.nulls
 
-def _copy(starts: Words, sizes: Words) -> tuple[pa.Buffer, Words]:
-    """The bytes of all records in one buffer, in their order, and where in it each record's begin."""
-    present = np.flatnonzero(sizes)
-    places = np.zeros(len(starts), np.uint64)
-    if not len(present):
-        return pa.py_buffer(b""), places
-    begin, end = starts[present], (starts + sizes)[present]
-    # Unsigned: one that lies before the one before it is far behind it. Too small for a page to lie in it that is not
-    # there, a gap can be read.
-    first = np.flatnonzero(np.append(True, begin[1:] - end[:-1] > _GAP_MAX))
-    last = np.append(first[1:], len(present)) - 1
-    lengths = end[last] - begin[first]
-    into = np.cumsum(lengths) - lengths
-    total = int(lengths.sum())
-    if total > np.iinfo(np.int32).max:
-        raise InvariantBroken("client gives more at once than a column can hold", bytes=total)
-    buffer = pa.allocate_buffer(total)
-    deque(map(_move, (into + np.uint64(buffer.address)).tolist(), begin[first].tolist(), lengths.tolist()), maxlen=0)
-    places[present] = begin - np.repeat(begin[first] - into, last - first + 1)
-    # A record without bytes stands where the one before it does.
-    return buffer, np.maximum.accumulate(places)
-
-
-def _times(messages: Sequence[int], rows: Words) -> Integers:
-    times: Integers = np.where(rows[:, _TIME_KIND] >> 32 == 0, _NO_TIME, rows[:, _TIME].astype(np.int64))
-    ends = [0, len(messages) - 1]
-    if times[ends].tolist() != [_message_timestamp(messages[row], None) for row in ends]:
-        return np.fromiter(map(_message_timestamp, messages, repeat(None)), np.int64, len(messages))
-    return times
+    def column(self) -> pa.BinaryArray:
+        valid = pa.array(~self.nulls).buffers()[1] if self.nulls.any() else None
+        return pa.Array.from_buffers(pa.binary(), len(self.nulls), [valid, pa.py_buffer(self.ends), self.data])
 
 
 def _headers(messages: Sequence[int]) -> tuple[Headers, ...]:

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from statestore import channel, logs, wire
+from statestore import channel, logs, messages, wire
 from statestore.batches import Order
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig, TaskSpec
 from statestore.errors import EXIT_FENCED, Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
@@ -323,6 +323,7 @@ def main() -> None:
     logs.json_to_stderr()
     for module in sys.argv[1:]:
         import_module(module)
+    messages.ready()
     line = sys.stdin.buffer.readline()
     # Whoever launched it has ended, or needs no server.
     if line:

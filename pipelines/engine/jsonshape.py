@@ -1,51 +1,48 @@
-"""JSON objects of one shape as columns, by arithmetic on whole blocks: what programs write is mostly that.
+"""JSON objects of one shape as columns, by one compiled loop over their bytes: what programs write is mostly that.
 
     {"auction":17,"price":250,"note":"late"}
     {"auction":4,"price":99,"note":""}
     └─ piece ─┘  └ piece ─┘   └ piece ┘    └┘     in every record the same bytes: the shape
                └ whole numbers, and text without escapes: what differs
 
-One record says the shape, and every other is compared with it, byte for byte, between the places that its quotation marks
-and its end give. Those that differ in more than their numbers and texts, or have null for a text, are left to a reader
-that knows all of JSON. So nothing is accepted here that is no JSON, and what is accepted means what any reader of JSON says.
-
-Numbers are read eight digits at a time, of all records at once, as words of the processor.
+One record says the shape, and every other is compared with it byte for byte. Those that differ in more than their numbers
+and texts, or have null for a text, are left to a reader that knows all of JSON. So nothing is accepted here that is no
+JSON, and what is accepted means what any reader of JSON says.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.columns import spans
+from statestore.compiled import compiled, inlined
 
 Places = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
+Ends = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 
-# Numpy's calls cost the same for a few rows.
+# A few rows cost less than the arrays around them.
 ROWS_MIN = 500
-_WORD = 8
 # More may be too large for 64 bits.
 _DIGITS_MAX = 18
 _FIELD = re.compile(rb'(\s*"([^"\\\x00-\x1f]*)"\s*:\s*)(?:(-?[0-9]+|null)|"([^"\\]*)")(\s*)([,}])')
-_QUOTE, _MINUS, _ZERO, _SPACE, _ESCAPE = b'"- 0\\'[0], b"-"[0], b"0"[0], b" "[0], b"\\"[0]
-_NULL = b"null"
+_QUOTE, _MINUS, _ZERO, _NINE, _SPACE, _ESCAPE = b'"-09 \\'
+_NULL = np.frombuffer(b"null", np.uint8)
+_ASCII_MAX = 127
 _RANGES = {pa.int32(): (-(2**31), 2**31 - 1), pa.int64(): (-(2**63), 2**63 - 1)}
-# By count: the last so many bytes of a word, which in memory are its first bits' opposite.
-_LAST = np.array([0, *((0xFFFFFFFFFFFFFFFF << 8 * (_WORD - n)) & 0xFFFFFFFFFFFFFFFF for n in range(1, 9))], np.uint64)
-_ZEROS, _HIGH, _OVER_NINE = (np.uint64(int.from_bytes([byte] * _WORD)) for byte in (_ZERO, 0x80, 0x80 - 10))
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field: the bytes between the field before it and its own, and which quotation mark closes its name.
+    """One field, and the bytes between the field before it and its own.
 
     A text's piece ends with its opening quotation mark, and the next piece begins with the closing one.
     """
@@ -53,7 +50,6 @@ class Field:
     name: str
     type: pa.DataType
     piece: bytes
-    mark: int
 
     @property
     def is_text(self) -> bool:
@@ -68,9 +64,20 @@ class Shape:
     end: bytes
 
     @cached_property
-    def marks(self) -> int:
-        """How many quotation marks a record has."""
-        return sum(4 if field.is_text else 2 for field in self.fields)
+    def pieces(self) -> tuple[Bytes, Places]:
+        """All pieces in one, the bytes after the last among them, and where each ends behind a 0."""
+        pieces = [*(field.piece for field in self.fields), self.end]
+        return np.frombuffer(b"".join(pieces), np.uint8), np.cumsum([0, *map(len, pieces)])
+
+    @cached_property
+    def texts(self) -> Bools:
+        """Which fields are texts."""
+        return np.array([field.is_text for field in self.fields], np.bool_)
+
+    @cached_property
+    def ranges(self) -> Places:
+        """The lowest and highest number of each field; of texts it says nothing."""
+        return np.array([_RANGES.get(field.type, (0, 0)) for field in self.fields], np.int64)
 
 
 def shape_of(value: bytes, types: Mapping[str, pa.DataType]) -> Shape | None:
@@ -78,7 +85,7 @@ def shape_of(value: bytes, types: Mapping[str, pa.DataType]) -> Shape | None:
     if value[:1] != b"{":
         return None
     fields: list[Field] = []
-    piece, marks, at, separator = b"{", 0, 1, b","
+    piece, at, separator = b"{", 1, b","
     while separator == b",":
         found = _FIELD.match(value, at)
         if found is None:
@@ -91,9 +98,9 @@ def shape_of(value: bytes, types: Mapping[str, pa.DataType]) -> Shape | None:
             return None
         if is_text != (kind == pa.string()) or not raw.isascii():
             return None
-        fields.append(Field(name, kind, piece + before + (b'"' if is_text else b""), marks + 1))
-        piece = (b'"' if is_text else b"") + space + separator
-        marks += 4 if is_text else 2
+        mark = b'"' if is_text else b""
+        fields.append(Field(name, kind, piece + before + mark))
+        piece = mark + space + separator
         at = found.end()
     return Shape(tuple(fields), piece) if at == len(value) else None
 
@@ -108,177 +115,126 @@ class Shaped:
 
 def columns_of(values: pa.BinaryArray, shape: Shape) -> Shaped | None:
     """The records as columns; None if most are of another shape. No record is null."""
-    block = _Block.of(values)
-    rows = block.rows_alike(shape)
-    if rows is None:
+    count, each = len(values), (len(shape.fields), len(values))
+    _, raw, held = values.buffers()
+    held = held or pa.py_buffer(b"")
+    ends = np.frombuffer(raw, np.int32)[values.offset : values.offset + count + 1]
+    data = np.frombuffer(held, np.uint8)
+    # Of one kind wherever it comes from: the loop is compiled for each.
+    data.flags.writeable = ends.flags.writeable = False
+    begins, stops, nulls, fits = (
+        np.empty(each, np.int64),
+        np.empty(each, np.int64),
+        np.empty(each, np.bool_),
+        np.empty(count, np.bool_),
+    )
+    ascii_only = _read(data, ends, *shape.pieces, shape.texts, shape.ranges, begins, stops, nulls, fits)
+    if 2 * np.count_nonzero(fits) < count or not (ascii_only or _is_utf8(data[ends[0] : ends[-1]])):
         return None
-    if len(rows) < len(values):
-        block = block.only(rows)
-    marks = block.marks.reshape(len(rows), shape.marks)
-    fits = np.ones(len(rows), np.bool_)
-    places = list(_places(block, shape, marks, fits))
-    numbers = {
-        field.name: block.numbers(starts, ends, field.type, fits) for field, starts, ends in places if not field.is_text
+    others = np.flatnonzero(~fits)
+    if len(others):
+        begins, stops, nulls = begins[:, fits], stops[:, fits], nulls[:, fits]
+    columns = {
+        field.name: _between(held, begins[row], stops[row])
+        if field.is_text
+        else pa.array(begins[row], mask=nulls[row] if nulls[row].any() else None).cast(field.type)
+        for row, field in enumerate(shape.fields)
     }
-    if not _most(fits, len(values)):
-        return None
-    if fits.all():
-        texts = {field.name: block.texts(starts, ends) for field, starts, ends in places if field.is_text}
-    else:
-        rows, chosen = rows[fits], pa.array(fits)
-        numbers = {name: column.filter(chosen) for name, column in numbers.items()}
-        texts = {field.name: block.texts(starts[fits], ends[fits]) for field, starts, ends in places if field.is_text}
-    return Shaped(numbers | texts, _others(rows, len(values)))
+    return Shaped(columns, others)
 
 
-def _most(rows: Bools, count: int) -> bool:
-    return int(np.count_nonzero(rows)) * 2 >= count
+@compiled
+def _read(
+    data: Bytes,
+    ends: Ends,
+    pieces: Bytes,
+    piece_ends: Places,
+    texts: Bools,
+    ranges: Places,
+    found: Places,
+    stops: Places,
+    nulls: Bools,
+    fits: Bools,
+) -> bool:
+    """Read all records between `ends`: per field and record the number or whether it is null, or where a text begins and stops.
 
-
-def _others(rows: Places, count: int) -> Places:
-    left = np.ones(count, np.bool_)
-    left[rows] = False
-    return np.flatnonzero(left)
-
-
-def _places(block: _Block, shape: Shape, marks: Places, fits: Bools) -> Iterator[tuple[Field, Places, Places]]:
-    """Where each field begins and ends; `fits` becomes false for records that have not its piece there."""
-    begun: tuple[Field, Places] | None = None
-    for field in shape.fields:
-        closing = field.piece.index(b'"', field.piece.index(b'"' + field.name.encode() + b'"') + 1)
-        starts = marks[:, field.mark] + (len(field.piece) - closing)
-        before = starts - len(field.piece)
-        fits &= block.has(field.piece, starts)
-        if begun is None:
-            fits &= before == block.starts
-        else:
-            if begun[0].is_text:
-                fits &= (before == marks[:, begun[0].mark + 2]) & (begun[1] <= before)
-            yield *begun, before
-        begun = field, starts
-    assert begun is not None
-    ends = block.ends - len(shape.end)
-    fits &= block.has(shape.end, block.ends)
-    if begun[0].is_text:
-        fits &= (ends == marks[:, begun[0].mark + 2]) & (begun[1] <= ends)
-    yield *begun, ends
-
-
-@dataclass(frozen=True)
-class _Block:
-    """The bytes of all records, one after the other behind eight of no meaning, and where each begins and ends.
-
-    `marks` is where their quotation marks are. Places that do not come from a record that fits may lie anywhere.
+    `fits` says which records have the shape. Gives whether all texts of those are ASCII.
     """
-
-    text: npt.NDArray[np.uint8]
-    starts: Places
-    ends: Places
-    marks: Places
-
-    @classmethod
-    def of(cls, values: pa.BinaryArray) -> _Block:
-        _, raw, data = values.buffers()
-        offsets = np.frombuffer(raw, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-        text = np.empty(_WORD + offsets[-1] - offsets[0], np.uint8)
-        text[:_WORD] = _SPACE
-        text[_WORD:] = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
-        offsets += _WORD - offsets[0]
-        return cls(text, offsets[:-1], offsets[1:], np.flatnonzero(text == _QUOTE))
-
-    @cached_property
-    def words(self) -> Words:
-        """The eight bytes that begin at each place."""
-        return np.ndarray((len(self.text) - _WORD + 1,), "<u8", self.text, strides=(1,))
-
-    @cached_property
-    def mark_counts(self) -> Places:
-        """How many quotation marks each record has."""
-        return np.diff(np.searchsorted(self.marks, np.append(self.starts, self.ends[-1:])))
-
-    def rows_alike(self, shape: Shape) -> Places | None:
-        """The records that have the shape's number of quotation marks, and texts that are what stands between them.
-
-        None if those are not most. Where there are only numbers, each byte is looked at later.
-        """
-        count = len(self.starts)
-        alike = np.ones(count, np.bool_)
-        if any(field.is_text for field in shape.fields):
-            if not _is_utf8(self.text):
-                return None
-            unlike = np.flatnonzero((self.text < _SPACE) | (self.text == _ESCAPE))
-            alike[np.searchsorted(self.starts, unlike, side="right") - 1] = False
-        if not self._has_marks(shape.marks):
-            alike &= self.mark_counts == shape.marks
-        return np.flatnonzero(alike) if _most(alike, count) else None
-
-    def _has_marks(self, each: int) -> bool:
-        """Whether every record has so many quotation marks."""
-        if len(self.marks) != len(self.starts) * each:
-            return False
-        marks = self.marks.reshape(len(self.starts), each)
-        return bool((marks[:, 0] >= self.starts).all() and (marks[:, -1] < self.ends).all())
-
-    def only(self, rows: Places) -> _Block:
-        """Some of the records."""
-        chosen = np.zeros(len(self.starts), np.bool_)
-        chosen[rows] = True
-        return _Block(self.text, self.starts[rows], self.ends[rows], self.marks[np.repeat(chosen, self.mark_counts)])
-
-    def has(self, piece: bytes, ends: Places) -> Bools:
-        """Whether these bytes stand before each of these places."""
-        found: Bools = (ends >= _WORD + len(piece)) & (ends <= len(self.text))
-        for end in range(len(piece), 0, -_WORD):
-            part = piece[max(0, end - _WORD) : end]
-            wanted = np.uint64(int.from_bytes(part.rjust(_WORD, b"\0"), "little"))
-            at = np.clip(ends - (len(piece) - end + _WORD), 0, len(self.words) - 1)
-            found &= (self.words[at] & _LAST[len(part)]) == wanted
-        return found
-
-    def texts(self, starts: Places, ends: Places) -> pa.StringArray:
-        """The bytes between, as text. Every record fits."""
-        return spans(pa.py_buffer(self.text), starts, ends, pa.string())
-
-    def numbers(self, starts: Places, ends: Places, kind: pa.DataType, fits: Bools) -> pa.Array:
-        """The numbers between, or null where that stands there; it does not fit if it is neither, or may be too large."""
-        first = np.minimum(starts, len(self.text) - 1)
-        negative = self.text[first] == _MINUS
-        digits = ends - starts - negative
-        leading = self.text[np.minimum(first + negative, len(self.text) - 1)] == _ZERO
-        good = (digits >= 1) & (digits <= _DIGITS_MAX) & ~((digits > 1) & leading)
-        found = np.zeros(len(starts), np.int64)
-        for done in range(0, int(np.clip(digits.max(initial=0), 0, _DIGITS_MAX)), _WORD):
-            eight, are_digits = self._eight_digits(ends - done, digits - done)
-            found += eight * 10**done
-            good &= are_digits
-        found = np.where(negative, -found, found)
-        lowest, highest = _RANGES[kind]
-        good &= (found >= lowest) & (found <= highest)
-        if good.all():
-            return pa.array(found).cast(kind)
-        null = (ends - starts == len(_NULL)) & self.has(_NULL, ends)
-        fits &= good | null
-        return pa.array(np.where(good, found, 0), mask=null).cast(kind)
-
-    def _eight_digits(self, ends: Places, digits: Places) -> tuple[Places, Bools]:
-        """Of the last eight of so many digits before these places, the number, and whether they are digits."""
-        at = np.clip(ends - _WORD, 0, len(self.words) - 1)
-        words = (self.words[at] ^ _ZEROS) & _LAST[np.clip(digits, 0, _WORD)]
-        are_digits = (((words + _OVER_NINE) | words) & _HIGH) == 0
-        # Two, four, eight neighbours at a time become one number; the first digit is the lowest byte.
-        words = words * np.uint64(10) + (words >> np.uint64(8))
-        pairs = np.uint64(0x000000FF000000FF)
-        low = (words & pairs) * np.uint64(100 + (1_000_000 << 32))
-        high = ((words >> np.uint64(16)) & pairs) * np.uint64(1 + (10_000 << 32))
-        return ((low + high) >> np.uint64(32)).astype(np.int64), are_digits
+    highest: Any = 0
+    for row in range(len(ends) - 1):
+        at, end = int(ends[row]), int(ends[row + 1])
+        for field in range(len(texts)):
+            at = _behind(data, at, end, pieces[piece_ends[field] : piece_ends[field + 1]])
+            if at < 0:
+                break
+            if texts[field]:
+                found[field, row] = at
+                while at < end and data[at] != _QUOTE:
+                    byte = data[at]
+                    if byte < _SPACE or byte == _ESCAPE:
+                        break
+                    highest |= byte
+                    at += 1
+                stops[field, row] = at
+            else:
+                at = _number(data, at, end, ranges[field], found[field], nulls[field], row)
+                if at < 0:
+                    break
+        if at >= 0:
+            at = _behind(data, at, end, pieces[piece_ends[len(texts)] :])
+        fits[row] = at == end
+    return bool(highest <= _ASCII_MAX)
 
 
-def _is_utf8(text: npt.NDArray[np.uint8]) -> bool:
-    raw = text.tobytes()
-    if raw.isascii():
-        return True
+@inlined
+def _behind(data: Bytes, at: int, end: int, piece: Bytes) -> int:
+    """The place after these bytes, if they stand at `at` and before `end`; else -1."""
+    if end - at < len(piece):
+        return -1
+    for place in range(len(piece)):
+        if data[at + place] != piece[place]:
+            return -1
+    return at + len(piece)
+
+
+@inlined
+def _number(data: Bytes, at: int, end: int, bounds: Places, found: Places, nulls: Bools, row: int) -> int:
+    """Note the number at `at`, or that null stands there; gives the place after it, -1 if it is neither or may be too large."""
+    negative = at < end and data[at] == _MINUS
+    first = at + 1 if negative else at
+    place = first
+    number: Any = 0
+    while place < end and _ZERO <= data[place] <= _NINE:
+        number = number * 10 + (data[place] - _ZERO)
+        place += 1
+    nulls[row] = place == at
+    if nulls[row]:
+        found[row] = 0
+        return _behind(data, at, end, _NULL)
+    found[row] = -number if negative else number
+    digits = place - first
+    if digits < 1 or digits > _DIGITS_MAX or (digits > 1 and data[first] == _ZERO):
+        return -1
+    return place if bounds[0] <= found[row] <= bounds[1] else -1
+
+
+def _between(data: pa.Buffer, begins: Places, stops: Places) -> pa.StringArray:
+    """The bytes between each begin and stop, one after the other in `data`, as text."""
+    # They and what lies between them are an array of all bytes; they are every second entry of it.
+    offsets = np.stack([begins, stops], axis=1).astype(np.int32)
+    everything = pa.Array.from_buffers(pa.string(), max(0, offsets.size - 1), [None, pa.py_buffer(offsets), data])
+    return everything.take(pa.array(np.arange(0, offsets.size, 2, dtype=np.int32)))
+
+
+def _is_utf8(text: Bytes) -> bool:
     try:
-        raw.decode()
+        text.tobytes().decode()
     except UnicodeDecodeError:
         return False
     return True
+
+
+def ready() -> None:
+    """Have the machine code of the loop before anybody waits for it."""
+    shape = Shape((Field("n", pa.int64(), b"{"),), b"}")
+    columns_of(pa.array([b"{1}"], pa.binary()), shape)

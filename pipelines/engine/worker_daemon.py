@@ -1,7 +1,7 @@
 """Spark's Python daemon with what our workers need already imported.
 
 Spark forks a worker from its daemon for every task that finds no idle one, also after each failed job. Importing Arrow,
-Flight and the Kafka client anew takes a second of CPU in each of them; imported before the fork it is shared. Nothing
+Flight and the Kafka client anew takes a second of CPU in each of them; imported before the fork it is shared, as are compiled loops. Nothing
 here opens a connection, a file or a thread: those do not survive a fork.
 
 A worker collects garbage after every task. What is imported is taken out of that: going through all of it took half a
@@ -22,10 +22,14 @@ import pyspark.worker
 
 import pipelines.engine.exchange
 import pipelines.engine.input  # noqa: F401
+from pipelines.engine import jsonshape
+from statestore import messages
 from statestore.no_pandas import keep_pandas_out
 
 if __name__ == "__main__":
     keep_pandas_out()
+    messages.ready()
+    jsonshape.ready()
     gc.disable()
     gc.collect()
     gc.freeze()

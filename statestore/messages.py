@@ -1,0 +1,131 @@
+"""The client's messages read where they lie: the loops of `librdkafka.py`, compiled.
+
+    n pointers ──► runs of one partition ──► bytes of keys, of values, ends of each, offsets, times
+                                        └──► given back
+
+Which words of a message's struct are what is the client's public ABI; a record's time its own function says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, ClassVar
+
+import confluent_kafka.cimpl as binding
+import llvmlite.binding
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from statestore.compiled import compiled
+
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+# `rd_kafka_message_t` in words of eight bytes; an error's and a partition's number are the lower halves of theirs.
+ERR, TOPIC, PARTITION, PAYLOAD, LEN, KEY, KEY_LEN, OFFSET = range(8)
+_LOWER = 0xFFFFFFFF
+_WORD = 8
+
+
+class _Everything:
+    """This process's memory as words: word n is at address 8 (n + 1), since numpy takes 0 for no address.
+
+    What is not mapped must not be looked at.
+    """
+
+    __array_interface__: ClassVar[dict[str, object]] = {
+        "shape": (2**57,),
+        "typestr": "<i8",
+        "data": (_WORD, True),
+        "version": 3,
+    }
+
+
+MEMORY: Integers = np.asarray(_Everything())
+
+
+def _client(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of the library that the binding has loaded, for compiled code."""
+    symbol = f"rd_kafka_{name}"
+    # It is looked for in what the binding was linked with, too.
+    address = ctypes.cast(ctypes.PyDLL(binding.__file__)[symbol], ctypes.c_void_p).value
+    llvmlite.binding.add_symbol(symbol, address)
+    return types.ExternalFunction(symbol, result(*arguments))
+
+
+_message_timestamp = _client("message_timestamp", types.int64, types.intp, types.intp)
+_message_destroy = _client("message_destroy", types.void, types.intp)
+_memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+
+
+@compiled
+def run(memory: Integers, messages: Integers, start: int) -> tuple[int, int, int]:
+    """Where the run that begins at `start` ends, and the bytes of its keys and of its values.
+
+    A run is of records of one partition, or a single event.
+    """
+    first = messages[start] // _WORD - 1
+    if memory[first + ERR] & _LOWER:
+        return start + 1, 0, 0
+    end, keys, values = start, 0, 0
+    while end < len(messages):
+        at = messages[end] // _WORD - 1
+        if (
+            memory[at + ERR] & _LOWER
+            or memory[at + TOPIC] != memory[first + TOPIC]
+            or (memory[at + PARTITION] ^ memory[first + PARTITION]) & _LOWER
+        ):
+            break
+        keys += memory[at + KEY_LEN]
+        values += memory[at + LEN]
+        end += 1
+    return end, keys, values
+
+
+@compiled
+def copy(
+    memory: Integers,
+    messages: Integers,
+    keys: int,
+    key_ends: npt.NDArray[np.int32],
+    key_nulls: Bools,
+    values: int,
+    value_ends: npt.NDArray[np.int32],
+    value_nulls: Bools,
+    offsets: Integers,
+    times_ms: Integers,
+) -> None:
+    """Copy a run's records: keys and values one after the other to these addresses, the rest into these arrays.
+
+    Ends have one entry more than there are records: the first is 0.
+    """
+    key_end = value_end = 0
+    key_ends[0] = value_ends[0] = 0
+    for row in range(len(messages)):
+        at = messages[row] // _WORD - 1
+        key_nulls[row] = memory[at + KEY] == 0
+        value_nulls[row] = memory[at + PAYLOAD] == 0
+        _memcpy(keys + key_end, memory[at + KEY], memory[at + KEY_LEN])
+        _memcpy(values + value_end, memory[at + PAYLOAD], memory[at + LEN])
+        key_end += memory[at + KEY_LEN]
+        value_end += memory[at + LEN]
+        key_ends[row + 1], value_ends[row + 1] = key_end, value_end
+        offsets[row] = memory[at + OFFSET]
+        times_ms[row] = _message_timestamp(messages[row], 0)
+
+
+@compiled
+def give_back(messages: Integers) -> None:
+    """Give the messages back to the client: what they point to is gone."""
+    for message in messages:
+        _message_destroy(message)
+
+
+def ready() -> None:
+    """Have the machine code of all loops, an eighth of a second before anybody waits for it."""
+    nobody, no_ends, no_nulls = np.zeros(OFFSET + 1, np.int64), np.zeros(1, np.int32), np.zeros(0, np.bool_)
+    run(MEMORY, np.array([nobody.ctypes.data]), 0)
+    none = np.zeros(0, np.int64)
+    copy(MEMORY, none, 0, no_ends, no_nulls, 0, no_ends, no_nulls, none, none)
+    give_back(none)
