@@ -6,7 +6,7 @@ the processor's cache, and worked on as a whole from there: sorting, taking and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -16,6 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+# Records to produce. Their times are CreateTimes in ms since the epoch.
+RECORDS = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("time_ms", pa.int64())])
+Timed = tuple[bytes | None, bytes | None, int]
 Headers = tuple[tuple[str, bytes | None], ...]
 _TIME = 8
 _SLICE = 1_000
@@ -124,3 +127,9 @@ def integers(keys: pa.LargeBinaryArray, start: int, stop: int | None) -> npt.NDA
     if not len(sliced):
         return np.zeros(0, ">i8")
     return np.frombuffer(sliced.buffers()[2], ">i8", len(sliced))
+
+
+def records_of(timed: Iterable[Timed]) -> pa.RecordBatch:
+    """Records one by one as columns of `RECORDS`."""
+    rows = [dict(zip(RECORDS.names, record, strict=True)) for record in timed]
+    return pa.RecordBatch.from_pylist(rows, schema=RECORDS)

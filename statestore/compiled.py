@@ -10,9 +10,12 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+import numpy as np
+import numpy.typing as npt
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def compiled(function: Callable[P, T]) -> Callable[P, T]:
@@ -32,3 +35,10 @@ def compiled(function: Callable[P, T]) -> Callable[P, T]:
 def inlined(function: Callable[P, T]) -> Callable[P, T]:
     """The function as a part of the compiled ones that call it: a call of its own would count references to arrays."""
     return cast(Callable[P, T], numba.njit(inline="always")(function))
+
+
+def fixed(array: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+    """The array, not to be written to: Arrow's columns are partly so and partly not, and each is compiled for anew."""
+    array = array.view()
+    array.flags.writeable = False
+    return array

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from operator import methodcaller
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
@@ -27,10 +27,12 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 from statestore.config import KafkaConfig
 from statestore.errors import Fenced, InvalidConfig, RollforwardError, Unavailable
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Headers = list[tuple[str, bytes]]
 Answer = TypeVar("Answer")
 Connecting = TypeVar("Connecting", AdminClient, ck.Producer)
-Timed = tuple[bytes | None, bytes | None, int]
 TopicPartition = tuple[str, int]
 _REPLAY_CHUNK = 10_000
 # A reader learns that a log has ended when the broker has waited so long for more: behind the marker of a transaction
@@ -285,16 +287,19 @@ class TransactionalProducer:
             except ck.KafkaException as raised:
                 self._bounded("produce", _raising(raised))
 
-    def produce_many(self, topic: str, records: Iterable[Timed], *, partition: int = -1) -> None:
-        """Queue (key, value, CreateTime in ms) records in their order. The client's batch call takes no timestamps."""
-        produce = self._producer.produce
-        for key, value, timestamp_ms in records:
-            try:
-                produce(topic, value, key, partition, None, None, timestamp_ms)
-            except BufferError:
-                self.produce(topic, key=key, value=value, partition=partition, timestamp_ms=timestamp_ms)
-            except ck.KafkaException as raised:
-                self._bounded("produce", _raising(raised))
+    def produce_many(self, topic: str, records: pa.RecordBatch, *, partition: int = -1, skip: int = 0) -> None:
+        """Queue records of `columns.RECORDS` in their order, without the first `skip` bytes of each value."""
+        # Imports Numba, which those do not need who produce single records.
+        from statestore import librdkafka
+
+        queued = librdkafka.queue(self._producer, topic, records, partition, skip=skip)
+        while queued < len(records):
+            # The client has refused one: its other call tells why, or waits for room.
+            key, value, time_ms = (column[queued].as_py() for column in records.columns)
+            value = value if value is None else value[skip:]
+            self.produce(topic, key=key, value=value, partition=partition, timestamp_ms=time_ms)
+            records = records.slice(queued + 1)
+            queued = librdkafka.queue(self._producer, topic, records, partition, skip=skip)
 
     def flush(self) -> None:
         """Wait until every queued record has been delivered or has failed; a failure surfaces at `commit`."""

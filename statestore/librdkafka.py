@@ -1,10 +1,11 @@
-"""librdkafka's messages as columns, without a Python object for any of them.
+"""librdkafka's messages as columns, and columns as its messages, without a Python object for any of them.
 
 The binding makes an object of each message, and each field of it is a call: a microsecond a record, several times what
 the client itself takes. Here the library that the binding has loaded is called by its public C interface, and its
 messages are copied into Arrow columns by compiled loops (`messages.py`):
 
     consume_batch ──► n pointers ──► runs of records of one partition, and events between them ──► given back
+    columns ──► a call for each record ──► the queue of a producer of the binding
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pyarrow as pa
 
 from statestore import messages
 from statestore.columns import Headers
+from statestore.compiled import fixed
 from statestore.errors import InvalidConfig, InvariantBroken
 
 Integers = npt.NDArray[np.int64]
@@ -33,6 +35,7 @@ _SHORT = ctypes.PyDLL(binding.__file__)
 _POINTER, _SIZE, _TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 _CONSUMER = 1
 _ERROR_BYTES = 512
+_NOTHING = pa.py_buffer(b"\0")
 
 
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
@@ -58,6 +61,8 @@ _partitions_set_offset = _function(
 _partitions_destroy = _function(_SHORT, "topic_partition_list_destroy", None, _POINTER)
 _assign = _function(_LIBRARY, "assign", ctypes.c_int, _POINTER, _POINTER)
 _consume_batch = _function(_LIBRARY, "consume_batch_queue", ctypes.c_ssize_t, _POINTER, ctypes.c_int, _POINTER, _SIZE)
+_topic_new = _function(_SHORT, "topic_new", _POINTER, _POINTER, _TEXT, _POINTER)
+_topic_destroy = _function(_SHORT, "topic_destroy", None, _POINTER)
 _err2str = _function(_SHORT, "err2str", _TEXT, ctypes.c_int)
 _topic_name = _function(_SHORT, "topic_name", _TEXT, _POINTER)
 _message_errstr = _function(_SHORT, "message_errstr", _TEXT, _POINTER)
@@ -171,6 +176,39 @@ class Consumer:
             _queue_destroy(self._queue)
             _consumer_close(handle)
             _destroy(handle)
+
+
+def queue(producer: binding.Producer, topic: str, records: pa.RecordBatch, partition: int, *, skip: int = 0) -> int:
+    """Queue records (columns key, value, time_ms) at a producer of the binding, in their order, copied.
+
+    partition: -1 for the one of the record's key.
+    skip: how many bytes of each value are left out, its first; none is shorter.
+
+    Gives how many the client took before it refused one.
+    """
+    # An object of the binding holds the client's own handle first.
+    handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__).value
+    if handle is None:
+        raise InvariantBroken("producer has no client", hint="use the pinned confluent-kafka")
+    topic_handle = _topic_new(handle, topic.encode(), None)
+    if topic_handle is None:
+        return 0
+    try:
+        keys, values, times_ms = records.columns
+        return messages.queue(
+            handle, topic_handle, partition, *_held(keys), *_held(values), skip, fixed(times_ms.to_numpy())
+        )
+    finally:
+        _topic_destroy(topic_handle)
+
+
+def _held(column: pa.BinaryArray) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    """Where the column's bytes are, where each entry ends behind where the first begins, which are null."""
+    _, ends, data = column.buffers()
+    # What is empty is somewhere: at address 0 would be null.
+    address = data.address if data is not None and data.address else _NOTHING.address
+    rows = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
+    return address, fixed(rows), fixed(column.is_null().to_numpy(zero_copy_only=False))
 
 
 def _consumer(settings: Mapping[str, object]) -> int:

@@ -1,9 +1,12 @@
-"""The client's messages read where they lie: the loops of `librdkafka.py`, compiled.
+"""The client's messages read where they lie, and columns queued as messages: the loops of `librdkafka.py`, compiled.
 
     n pointers ──► runs of one partition ──► bytes of keys, of values, ends of each, offsets, times
                                         └──► given back
 
-Which words of a message's struct are what is the client's public ABI; a record's time its own function says.
+    bytes of keys, of values, ends of each, times ──► a call of the client for each record
+
+Which words of a message's struct are what, and of an argument's, is the client's public ABI; a record's time its own
+function says.
 """
 
 from __future__ import annotations
@@ -17,15 +20,20 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from statestore.compiled import compiled
+from statestore.compiled import compiled, fixed
 
 Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Ends = npt.NDArray[np.int32]
 
 # `rd_kafka_message_t` in words of eight bytes; an error's and a partition's number are the lower halves of theirs.
 ERR, TOPIC, PARTITION, PAYLOAD, LEN, KEY, KEY_LEN, OFFSET = range(8)
 _LOWER = 0xFFFFFFFF
 _WORD = 8
+# `rd_kafka_vu_t`, an argument of `rd_kafka_produceva`, in words: what it is, then what it holds.
+_ARGUMENT = 9
+_TOPIC_HANDLE, _TO_PARTITION, _VALUE, _KEY, _FLAGS, _TIMESTAMP = 2, 3, 4, 5, 7, 8
+_COPIED = 2
 
 
 class _Everything:
@@ -56,6 +64,8 @@ def _client(name: str, result: Any, *arguments: Any) -> Any:
 
 _message_timestamp = _client("message_timestamp", types.int64, types.intp, types.intp)
 _message_destroy = _client("message_destroy", types.void, types.intp)
+_produceva = _client("produceva", types.intp, types.intp, types.intp, types.intp)
+_error_destroy = _client("error_destroy", types.void, types.intp)
 _memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 
 
@@ -88,10 +98,10 @@ def copy(
     memory: Integers,
     messages: Integers,
     keys: int,
-    key_ends: npt.NDArray[np.int32],
+    key_ends: Ends,
     key_nulls: Bools,
     values: int,
-    value_ends: npt.NDArray[np.int32],
+    value_ends: Ends,
     value_nulls: Bools,
     offsets: Integers,
     times_ms: Integers,
@@ -122,6 +132,41 @@ def give_back(messages: Integers) -> None:
         _message_destroy(message)
 
 
+@compiled
+def queue(
+    producer: int,
+    topic: int,
+    partition: int,
+    keys: int,
+    key_ends: Ends,
+    key_nulls: Bools,
+    values: int,
+    value_ends: Ends,
+    value_nulls: Bools,
+    skip: int,
+    times_ms: Integers,
+) -> int:
+    """Queue records at a producer, keys and values from these addresses; gives how many it took before it refused one.
+
+    partition: -1 for the one of the record's key. Ends are as in `copy`, but for the first, which may be any.
+    skip: so many bytes of each value are left out, its first; none is shorter.
+    """
+    arguments = np.zeros((6, _ARGUMENT), np.int64)
+    arguments[:, 0] = np.array([_TOPIC_HANDLE, _TO_PARTITION, _FLAGS, _KEY, _VALUE, _TIMESTAMP])
+    arguments[0, 1], arguments[1, 1], arguments[2, 1] = topic, partition, _COPIED
+    for row in range(len(times_ms)):
+        arguments[3, 1] = 0 if key_nulls[row] else keys + key_ends[row]
+        arguments[3, 2] = 0 if key_nulls[row] else key_ends[row + 1] - key_ends[row]
+        arguments[4, 1] = 0 if value_nulls[row] else values + value_ends[row] + skip
+        arguments[4, 2] = 0 if value_nulls[row] else value_ends[row + 1] - value_ends[row] - skip
+        arguments[5, 1] = times_ms[row]
+        error = _produceva(producer, arguments.ctypes.data, len(arguments))
+        if error:
+            _error_destroy(error)
+            return row
+    return len(times_ms)
+
+
 def ready() -> None:
     """Have the machine code of all loops, an eighth of a second before anybody waits for it."""
     nobody, no_ends, no_nulls = np.zeros(OFFSET + 1, np.int64), np.zeros(1, np.int32), np.zeros(0, np.bool_)
@@ -129,3 +174,4 @@ def ready() -> None:
     none = np.zeros(0, np.int64)
     copy(MEMORY, none, 0, no_ends, no_nulls, 0, no_ends, no_nulls, none, none)
     give_back(none)
+    queue(0, 0, 0, 0, fixed(no_ends), fixed(no_nulls), 0, fixed(no_ends), fixed(no_nulls), 0, fixed(none))

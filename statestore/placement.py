@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.columns import Entries, integers
 from statestore.config import StoreSpec
-from statestore.kafka import Timed
 from statestore.layouts.segments import Segments, default_interval_ms
 from statestore.murmur2 import partitions_of
 from statestore.spaces.base import Change
@@ -79,17 +79,16 @@ class Placement:
         """What the tasks of the keys are computed from."""
         return pc.binary_slice(keys, 0, -_SUFFIX) if self.windowed else keys
 
-    def results(self, outputs: list[Timed], partitions: int) -> dict[int, list[Timed]]:
+    def results(self, outputs: pa.RecordBatch, partitions: int) -> dict[int, pa.RecordBatch]:
         """The result topic's records by partition, in their order; under -1 what the client shall send by its key."""
-        if not self.windowed or not outputs:
+        if not self.windowed or not len(outputs):
             return {-1: outputs}
-        keys = pa.array([key for key, _, _ in outputs], pa.binary())
-        found: dict[int, list[Timed]] = {}
-        for partition, (key, value, time_ms) in zip(
-            partitions_of(self.owners(keys), partitions).tolist(), outputs, strict=True
-        ):
-            found.setdefault(partition, []).append((key and key[:-_SEQUENCE], value, time_ms))
-        return found
+        keys, values, times = outputs.columns
+        owners = partitions_of(self.owners(keys), partitions)
+        records = pa.RecordBatch.from_arrays(
+            [pc.binary_slice(keys, 0, -_SEQUENCE), values, times], schema=outputs.schema
+        )
+        return {int(each): records.filter(pa.array(owners == each)) for each in np.unique(owners)}
 
     def space(self, key: bytes) -> str:
         """The space that has the key."""

@@ -12,18 +12,22 @@ import json
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import compress, islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.batches import Order
-from statestore.kafka import Headers, Timed
+from statestore.columns import RECORDS
+from statestore.kafka import Headers
 
 EMIT_NOTHING = 0
 EMIT_VALUE = 1
 EMIT_TOMBSTONE = 2
 # No state is empty: each begins with its time.
 DELETED = b""
+# The state's own time, which a changelog record carries itself.
+TIME_BYTES = 8
 
 SCHEMA = pa.schema(
     [
@@ -62,13 +66,14 @@ class Staged:
     order: Order | None = None
     keys: list[bytes] = field(default_factory=list)
     states: list[bytes | None] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
-    outputs: list[Timed] = field(default_factory=list)
+    outputs: list[pa.RecordBatch] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
     expired: list[bytes] = field(default_factory=list)
     rows: int = 0
     closed: bool = False
     digest: str | None = None
+    # The same changes as `keys` and `states`, with their times.
+    _columns: list[pa.RecordBatch] = field(default_factory=list)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take the rows of one Arrow batch of `SCHEMA`."""
@@ -78,39 +83,40 @@ class Staged:
             self.dead.extend(_dead_letter(text) for text in dead.drop_null().to_pylist())
             live = dead.is_null()
             keys, states, times, emits, values = (c.filter(live) for c in (keys, states, times, emits, values))
-        key_list, time_list = keys.to_pylist(), times.to_pylist()
-        if not states.null_count:
-            self._change(key_list, states, time_list)
-        elif states.null_count < len(states):
-            changes = states.is_valid()
-            self._change(keys.filter(changes).to_pylist(), states.filter(changes), times.filter(changes).to_pylist())
-        self.outputs += [
-            (key, value, time)
-            for key, value, time, emit in zip(key_list, values.to_pylist(), time_list, emits.to_pylist(), strict=True)
-            if emit
-        ]
+        if states.null_count < len(states):
+            changed = states.is_valid()
+            self._change(*(c.filter(changed) if states.null_count else c for c in (keys, states, times)))
+        results = pc.not_equal(emits, EMIT_NOTHING)
+        if results.true_count:
+            columns = [c if results.true_count == len(c) else c.filter(results) for c in (keys, values, times)]
+            self.outputs.append(pa.RecordBatch.from_arrays(columns, schema=RECORDS))
 
-    def _change(self, keys: list[bytes], states: pa.BinaryArray, times: list[int]) -> None:
+    def _change(self, keys: pa.BinaryArray, states: pa.BinaryArray, times: pa.Int64Array) -> None:
         deleted = pc.equal(pc.binary_length(states), 0)
         if deleted.true_count:
             states = pc.if_else(deleted, pa.scalar(None, pa.binary()), states)
-        self.keys += keys
+        self.keys += keys.to_pylist()
         self.states += states.to_pylist()
-        self.times += times
+        self._columns.append(pa.RecordBatch.from_arrays([keys, states, times], schema=RECORDS))
 
     def keep(self, is_live: Callable[[bytes], bool]) -> None:
         """Forget the state changes of keys that have expired by the end of the batch; their results stay."""
-        kept = [row for row, key in enumerate(self.keys) if is_live(key)]
-        if len(kept) < len(self.keys):
-            self.keys, self.states = [self.keys[row] for row in kept], [self.states[row] for row in kept]
-            self.times = [self.times[row] for row in kept]
+        kept = list(map(is_live, self.keys))
+        if all(kept):
+            return
+        self.keys, self.states = list(compress(self.keys, kept)), list(compress(self.states, kept))
+        chosen = iter(kept)
+        self._columns = [rows.filter(pa.array(islice(chosen, len(rows)), pa.bool_())) for rows in self._columns]
 
-    def changelog(self) -> Iterator[Timed]:
-        """The state changes as changelog records: the value without its time, which the record carries itself."""
-        for key, state, time_ms in zip(self.keys, self.states, self.times, strict=True):
-            yield key, None if state is None else state[8:], time_ms
-        if self.order is not None:
-            yield from ((key, None, self.order.stream_time_ms) for key in self.expired)
+    def changelog(self) -> Iterator[pa.RecordBatch]:
+        """The state changes as records whose values begin with `TIME_BYTES` that the changelog leaves out."""
+        yield from self._columns
+        if self.order is not None and self.expired:
+            count = len(self.expired)
+            times = pa.repeat(pa.scalar(self.order.stream_time_ms, pa.int64()), count)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(self.expired, pa.binary()), pa.nulls(count, pa.binary()), times], schema=RECORDS
+            )
 
     @property
     def changes(self) -> int:

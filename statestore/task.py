@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from threading import Condition, Lock, RLock
 from typing import Any
@@ -46,7 +46,7 @@ from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository
 from statestore.snapshots.service import Snapshots
 from statestore.spaces.base import ChangeColumns
-from statestore.staging import Staged
+from statestore.staging import TIME_BYTES, Staged
 from statestore.store import Entry, Isolation
 from statestore.transactions.indexed_batch import IndexedBatchTransaction
 from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
@@ -430,8 +430,9 @@ class Task:
         next_offset = [self.changelog_offset()]
         self._produce_changelog(staged, next_offset)
         reach("commit.in-produce")
-        for partition, records in self._placement.results(staged.outputs, self._result_partitions).items():
-            producer.produce_many(spec.output_topic, records, partition=partition)
+        for outputs in staged.outputs:
+            for partition, records in self._placement.results(outputs, self._result_partitions).items():
+                producer.produce_many(spec.output_topic, records, partition=partition)
         for dead in staged.dead:
             producer.produce(
                 spec.dead_letter_topic,
@@ -466,19 +467,21 @@ class Task:
         assert self._producer is not None
         if not staged.changes:
             return
-        topic, records = self.spec.store.changelog_topic, staged.changelog()
-        self._producer.produce_many(topic, islice(records, staged.changes - 1), partition=self.spec.number)
+        topic, partition = self.spec.store.changelog_topic, self.spec.number
+        *before, last = staged.changelog()
+        for records in (*before, last.slice(0, len(last) - 1)):
+            self._producer.produce_many(topic, records, partition=partition, skip=TIME_BYTES)
 
         def delivered(offset: int) -> None:
             next_offset[0] = offset + 1
 
-        key, value, timestamp_ms = next(records)
+        key, value, time_ms = (column[-1].as_py() for column in last.columns)
         self._producer.produce(
             topic,
             key=key,
-            value=value,
-            timestamp_ms=timestamp_ms,
-            partition=self.spec.number,
+            value=value if value is None else value[TIME_BYTES:],
+            timestamp_ms=time_ms,
+            partition=partition,
             on_offset=delivered,
         )
 

@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from statestore.columns import records_of
 from statestore.config import KafkaConfig
 from statestore.errors import InvalidConfig
 from statestore.kafka import TransactionalProducer
@@ -17,7 +18,7 @@ from statestore.kafka import TransactionalProducer
 if TYPE_CHECKING:
     import pandas as pd
 
-    from statestore.kafka import Timed
+    from statestore.columns import Timed
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -88,7 +89,7 @@ class Replay(threading.Thread):
             due = min(self.total, self.sent + int(self.total * pace * (now - last) / self.seconds) + 1)
             last = now
             producer.begin()
-            producer.produce_many(TOPIC, self._flights[self.sent : due])
+            producer.produce_many(TOPIC, records_of(self._flights[self.sent : due]))
             producer.flush()
             producer.commit()
             self.sent = due

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.compiled import compiled, inlined
+from statestore.compiled import compiled, fixed, inlined
 
 Places = npt.NDArray[np.int64]
 Ends = npt.NDArray[np.int32]
@@ -118,10 +118,8 @@ def columns_of(values: pa.BinaryArray, shape: Shape) -> Shaped | None:
     count, each = len(values), (len(shape.fields), len(values))
     _, raw, held = values.buffers()
     held = held or pa.py_buffer(b"")
-    ends = np.frombuffer(raw, np.int32)[values.offset : values.offset + count + 1]
-    data = np.frombuffer(held, np.uint8)
-    # Of one kind wherever it comes from: the loop is compiled for each.
-    data.flags.writeable = ends.flags.writeable = False
+    ends = fixed(np.frombuffer(raw, np.int32)[values.offset : values.offset + count + 1])
+    data = fixed(np.frombuffer(held, np.uint8))
     begins, stops, nulls, fits = (
         np.empty(each, np.int64),
         np.empty(each, np.int64),

@@ -33,6 +33,7 @@ from statestore.batches import (
     encode_fields,
 )
 from statestore.clock import now_ms
+from statestore.columns import records_of
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.digest import Digesting
 from statestore.errors import Unavailable
@@ -211,7 +212,9 @@ class Rewrite:
     def _produce_tombstone(self, task: Task, key: bytes, timestamp_ms: int) -> None:
         topic = task.spec.output_topic
         for partition, records in (
-            Placement(task.spec.store).results([(key, None, timestamp_ms)], self._result_partitions(topic)).items()
+            Placement(task.spec.store)
+            .results(records_of([(key, None, timestamp_ms)]), self._result_partitions(topic))
+            .items()
         ):
             self._producer.produce_many(topic, records, partition=partition)
 

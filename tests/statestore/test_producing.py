@@ -1,0 +1,114 @@
+"""Columns that are queued as records arrive as the binding's single calls would have sent them."""
+
+from __future__ import annotations
+
+import confluent_kafka as ck
+import pytest
+
+from statestore.columns import Timed, records_of
+from statestore.config import KafkaConfig
+from statestore.errors import RollforwardError
+from statestore.kafka import Admin, ProducerFenced, TransactionalProducer
+from statestore.librdkafka import queue
+
+FIRST_MS = 1_700_000_000_000
+KEYS = [None, b"", b"k", b"key", b"\x00\xff", b"k" * 300, *(b"%d" % number for number in range(200))]
+VALUES = [None, b"", b"v", b"\x00" * 9, b"value" * 1_000]
+RECORDS_SENT: list[Timed] = [
+    (key, VALUES[number % len(VALUES)], FIRST_MS + number * 7) for number, key in enumerate(KEYS * 3)
+]
+
+
+@pytest.fixture
+def topic(kafka: str, unique: str) -> str:
+    Admin(KafkaConfig(kafka)).create(unique, partitions=3, settings={"retention.ms": "-1"})
+    return unique
+
+
+def producer(kafka: str, topic: str, **client: str) -> TransactionalProducer:
+    made = TransactionalProducer(KafkaConfig(kafka, client=client), f"id-{topic}")
+    made.init()
+    made.begin()
+    return made
+
+
+def all_of(kafka: str, topic: str) -> dict[int, list[Timed]]:
+    """The records by partition, in their order, as the binding reads them."""
+    consumer = ck.Consumer({"bootstrap.servers": kafka, "group.id": topic, "enable.partition.eof": True})
+    consumer.assign([ck.TopicPartition(topic, partition, 0) for partition in range(3)])
+    found: dict[int, list[Timed]] = {0: [], 1: [], 2: []}
+    ended = 0
+    while ended < 3:
+        message = consumer.poll(10)
+        assert message is not None
+        error = message.error()
+        if error is not None:
+            assert error.code() == ck.KafkaError._PARTITION_EOF
+            ended += 1
+            continue
+        partition = message.partition()
+        assert partition is not None
+        found[partition].append((message.key(), message.value(), message.timestamp()[1]))
+    consumer.close()
+    return found
+
+
+def test_records_arrive_in_their_order_with_nulls_and_empty_ones_where_they_were(kafka: str, topic: str) -> None:
+    sending = producer(kafka, topic)
+    # A slice of something larger, as Arrow's columns may be.
+    sliced = records_of([(b"not", b"sent", 1), *RECORDS_SENT, (b"not", b"sent", 1)]).slice(1, len(RECORDS_SENT))
+    sending.produce_many(topic, sliced, partition=1)
+    sending.produce_many(topic, records_of([]), partition=1)
+    stamped = [
+        (key, None if value is None else b"%8d" % number + value, at)
+        for number, (key, value, at) in enumerate(RECORDS_SENT)
+    ]
+    sending.produce_many(topic, records_of(stamped), partition=2, skip=8)
+    sending.commit()
+    sending.close()
+    assert {0: [], 1: RECORDS_SENT, 2: RECORDS_SENT} == all_of(kafka, topic)
+
+
+def test_a_key_s_partition_is_the_one_that_the_binding_takes(kafka: str, topic: str) -> None:
+    keyed = [record for record in RECORDS_SENT if record[0] is not None]
+    one_by_one = producer(kafka, topic)
+    for key, value, time_ms in keyed:
+        one_by_one.produce(topic, key=key, value=value, timestamp_ms=time_ms)
+    one_by_one.commit()
+    one_by_one.begin()
+    one_by_one.produce_many(topic, records_of(keyed))
+    one_by_one.commit()
+    one_by_one.close()
+    for records in all_of(kafka, topic).values():
+        half = len(records) // 2
+        assert records and records[:half] == records[half:]
+
+
+def test_no_order_is_lost_while_the_queue_is_full(kafka: str, topic: str) -> None:
+    sending = TransactionalProducer(KafkaConfig(kafka), topic, transactions=False)
+    sending._producer = ck.Producer({"bootstrap.servers": kafka, "queue.buffering.max.messages": 50, "linger.ms": 0})
+    assert queue(sending._producer, topic, records_of(RECORDS_SENT), 1) == 50
+    sending.produce_many(topic, records_of(RECORDS_SENT[50:]), partition=1)
+    sending.flush()
+    assert all_of(kafka, topic)[1] == RECORDS_SENT
+
+
+def test_a_record_that_is_too_large_is_an_error_of_its_own(kafka: str, topic: str) -> None:
+    sending = producer(kafka, topic, **{"message.max.bytes": "2000"})
+    records = records_of([(b"k", b"small", FIRST_MS), (b"k", b"large" * 1_000, FIRST_MS)])
+    with pytest.raises(RollforwardError, match=r"too large|size"):
+        sending.produce_many(topic, records)
+    sending.close()
+
+
+def test_a_fenced_producer_says_so(kafka: str, topic: str) -> None:
+    old = producer(kafka, topic)
+    new = producer(kafka, topic)
+    with pytest.raises(ProducerFenced):
+        while True:
+            old.produce_many(topic, records_of(RECORDS_SENT), partition=0)
+            old.flush()
+            old.commit()
+            old.begin()
+    old.close()
+    new.close()
