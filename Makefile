@@ -24,11 +24,12 @@ $(READY): requirements.lock pyproject.toml
 	@# uv lives beside the packages, since sync removes what the lock does not name.
 	@test "$$($(UV) --version 2>/dev/null | cut -d ' ' -f 2)" = $(UV_VERSION) || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(VENV)/tools uv==$(UV_VERSION)
-	@echo "installing the packages of requirements.lock (about 1 GB)"
+	@echo "installing the packages of requirements.lock (about 2 GB)"
 	@# Compiled now: where PYTHONDONTWRITEBYTECODE is set, as in many images, every process would do it again.
 	@$(UV) pip sync --python $(BIN)/python --quiet --require-hashes --compile-bytecode requirements.lock
 	@$(UV) pip install --python $(BIN)/python --quiet --no-deps --editable .
 	@$(BIN)/python -m compileall -q statestore pipelines ops infra
+	@$(BIN)/python -c 'from pipelines.engine import jsonshape; from statestore import messages; messages.ready(); jsonshape.ready()'
 	@touch $@
 
 demo: setup ## run the main job on real flights, kill it twice, compare every result (3 minutes)
