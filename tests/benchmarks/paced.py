@@ -17,7 +17,10 @@ from pathlib import Path
 import confluent_kafka as ck
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
+from statestore.columns import records_of
+from statestore.librdkafka import queue
 from tests.benchmarks import bids
 
 TICK_S = 0.005
@@ -46,17 +49,15 @@ def run(bootstrap: str, topic: str, *, rate: float, seconds: float, keys: int) -
     )
     random = np.random.default_rng(2)
     # Made before the clock starts: at a high rate making them would take a core.
-    records = [
-        (b'{"auction":%d,"price":1,"bidder":0,"dateTime":%d}' % (n, bids.FIRST_MS), b"%d" % n) for n in range(keys)
-    ]
+    values = [b'{"auction":%d,"price":1,"bidder":0,"dateTime":%d}' % (n, bids.FIRST_MS) for n in range(keys)]
+    of_each = records_of((b"%d" % n, value, 0) for n, value in enumerate(values))
     auctions: list[np.ndarray] = []
     times: list[np.ndarray] = []
     count, start = 0, time.time()
     while not stopped and (passed := time.time() - start) < seconds:
         drawn = random.integers(0, keys, int(passed * rate) - count)
         now_ms = int((start + passed) * 1000)
-        for value, key in map(records.__getitem__, drawn.tolist()):
-            _produce(producer, topic, value, key, now_ms)
+        _produce(producer, topic, of_each.take(pa.array(drawn)), now_ms)
         count += len(drawn)
         auctions.append(drawn)
         times.append(np.full(len(drawn), now_ms))
@@ -66,12 +67,14 @@ def run(bootstrap: str, topic: str, *, rate: float, seconds: float, keys: int) -
     return np.concatenate(auctions), np.concatenate(times)
 
 
-def _produce(producer: ck.Producer, topic: str, value: bytes, key: bytes, now_ms: int) -> None:
-    """Produce one, and wait where the broker does not keep up: the record keeps its time."""
-    while True:
+def _produce(producer: ck.Producer, topic: str, records: pa.RecordBatch, now_ms: int) -> None:
+    """Produce them, and wait where the broker does not keep up: records keep their time."""
+    left = records.set_column(2, "time_ms", pa.repeat(pa.scalar(now_ms, pa.int64()), len(records)))
+    while len(left := left.slice(queue(producer, topic, left, -1))):
         try:
-            producer.produce(topic, value, key, -1, None, None, now_ms)
-            return
+            key, value, time_ms = (column[0].as_py() for column in left.columns)
+            producer.produce(topic, value, key, -1, None, None, time_ms)
+            left = left.slice(1)
         except BufferError:
             producer.poll(0.1)
 
