@@ -374,10 +374,11 @@ def test_the_machine_finds_a_planted_bug(bug: str, monkeypatch: pytest.MonkeyPat
     else:
         monkeypatch.setattr("statestore.snapshots.collect._is_garbage", lambda *_: True)
         monkeypatch.setattr("statestore.snapshots.collect._is_still_old", lambda *_: True)
-    with pytest.raises(ObjectMissing):
+    # A file is gone, or with it a version that there must be. Found after some tens of examples, whichever come first.
+    with pytest.raises((ObjectMissing, AssertionError)):
         run(
             SnapshotMachine,
-            max_examples=60,
+            max_examples=500,
             stateful_step_count=15,
             database=None,
             derandomize=True,
