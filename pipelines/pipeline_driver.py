@@ -27,6 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines import names
 from pipelines.deploy import deployed_queries, require_unchanged
+from pipelines.engine import jsonshape
 from pipelines.engine.early import early
 from pipelines.engine.jvm import remove_files
 from pipelines.engine.query_driver import BatchDone, QueryDriver
@@ -56,6 +57,12 @@ _LOOK_S = 0.02
 _ABORT_S = 0.5
 # How long store servers may take to end, by how much the stop is in a hurry.
 _SERVERS_S = {0: 10.0, 1: 10.0, 2: 1.0, 3: 0.1}
+
+
+def _loops() -> None:
+    """Load the compiled ones."""
+    messages.ready()
+    jsonshape.ready()
 
 
 @dataclass
@@ -163,7 +170,7 @@ class PipelineDriver:
     def _start(self) -> None:
         settings = self._settings
         self._servers.launch()
-        early("loops over messages", messages.ready)
+        early("loops over records", _loops)
         deployed = deployed_queries(self._row)
         admin = Admin(settings.kafka_config())
         admin.check()

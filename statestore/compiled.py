@@ -1,17 +1,22 @@
 """Loops over records, compiled: Numba makes machine code of a Python function when it is first called.
 
 The code is kept in files beside the module, or in the user's cache where that folder is read-only, so it is made once
-and not by every process. Where neither can be written, each process makes its own.
+and not by every process. Where no file can be written, or one is damaged, the process makes its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
 import numpy.typing as npt
+import structlog
+from numba.core.caching import FunctionCache
+
+log = structlog.get_logger()
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,13 +28,32 @@ def compiled(function: Callable[P, T]) -> Callable[P, T]:
 
     No index is checked, and integers are 64 bits wide.
     """
-    made: Any
+    made: Any = numba.njit(nogil=True)(function)
     try:
-        made = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:
-        # There is no place for its files.
-        made = numba.njit(nogil=True)(function)
+        # What `cache=True` does, but for damaged files.
+        made._cache = _Kept(function)
+    except RuntimeError as error:
+        log.debug("machine code is not kept", function=function.__qualname__, error=str(error))
     return cast(Callable[P, T], made)
+
+
+class _Kept(FunctionCache):
+    """Machine code in files. Numba syncs none of them, so after a power loss one may be anything."""
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        try:
+            return super().load_overload(signature, context)
+        except Exception as error:
+            log.info("kept machine code cannot be read", function=self._name, error=str(error))
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, signature: Any, data: Any) -> None:
+        try:
+            super().save_overload(signature, data)
+        except Exception as error:
+            log.info("machine code cannot be kept", function=self._name, error=str(error))
 
 
 def inlined(function: Callable[P, T]) -> Callable[P, T]:

@@ -1,4 +1,4 @@
-"""Kafka, as this project uses it. The only file that imports the client, beside `librdkafka.py` and its loops, which read input.
+"""Kafka, as this project uses it. The only file that imports the client, beside `librdkafka.py` and its loops, which read and produce in columns.
 
 Reading a log to its end: the end offset is captured as `read_uncommitted` (an open transaction must not hide committed
 records behind it), records are read as `read_committed`, and reading stops on the partition-EOF event at or past the

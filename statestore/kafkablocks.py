@@ -50,7 +50,7 @@ _idle: dict[str, list[Consumer]] = {}
 
 @dataclass(frozen=True)
 class Block:
-    """A run of committed records of one partition, as columns, each made when it is first asked for.
+    """A run of committed records of one partition, as columns.
 
     `keys` and `values` are null where a record has none. Offsets grow, with holes where a log has them.
     """

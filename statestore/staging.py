@@ -83,6 +83,7 @@ class Staged:
             self.dead.extend(_dead_letter(text) for text in dead.drop_null().to_pylist())
             live = dead.is_null()
             keys, states, times, emits, values = (c.filter(live) for c in (keys, states, times, emits, values))
+        # No batch of changes is empty: the last one's last row is the changelog's.
         if states.null_count < len(states):
             changed = states.is_valid()
             self._change(*(c.filter(changed) if states.null_count else c for c in (keys, states, times)))
@@ -106,7 +107,8 @@ class Staged:
             return
         self.keys, self.states = list(compress(self.keys, kept)), list(compress(self.states, kept))
         chosen = iter(kept)
-        self._columns = [rows.filter(pa.array(islice(chosen, len(rows)), pa.bool_())) for rows in self._columns]
+        columns = (rows.filter(pa.array(islice(chosen, len(rows)), pa.bool_())) for rows in self._columns)
+        self._columns = [rows for rows in columns if len(rows)]
 
     def changelog(self) -> Iterator[pa.RecordBatch]:
         """The state changes as records whose values begin with `TIME_BYTES` that the changelog leaves out."""

@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
-from pipelines.engine.jsonshape import ROWS_MIN, columns_of, shape_of
 from pipelines.engine.records import Records, partitions
 from pipelines.engine.values import Reader, Row, fields_once, key_reader, value_reader
 from pipelines.engine.windowed_keys import split_key
@@ -54,6 +53,8 @@ RAW = pa.struct(
 PLACES = ("ROWPARTITION", "ROWOFFSET")
 NULL_VALUE = "value is null"
 RAW_DDL = "struct<topic:string,partition:int,offset:bigint,timestamp_ms:bigint,key:binary,value:binary>"
+# A few records are not worth the arrays around them.
+ROWS_MIN = 500
 _UNLIKE_MAX = 3
 _OPEN, _CLOSE, _NOT_ON_A_LINE = ord("{"), ord("}"), (b"\n", b"\r", b"\0")
 _SIMPLE = {
@@ -226,6 +227,9 @@ class _Fields:
         """
         if len(values) < ROWS_MIN or self._unlike >= _UNLIKE_MAX:
             return None
+        # Imports Numba, which few records do not need.
+        from pipelines.engine.jsonshape import columns_of, shape_of
+
         # The first may be the one that has null for a text.
         shapes = (shape_of(values[row].as_py(), self._first) for row in (0, len(values) // 2))
         shape = next((shape for shape in shapes if shape is not None), None)

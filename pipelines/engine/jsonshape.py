@@ -29,8 +29,6 @@ Ends = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 
-# A few rows cost less than the arrays around them.
-ROWS_MIN = 500
 # More may be too large for 64 bits.
 _DIGITS_MAX = 18
 _FIELD = re.compile(rb'(\s*"([^"\\\x00-\x1f]*)"\s*:\s*)(?:(-?[0-9]+|null)|"([^"\\]*)")(\s*)([,}])')

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.engine import decode as decoding
-from pipelines.engine.decode import decoder
-from pipelines.engine.jsonshape import ROWS_MIN, columns_of, shape_of
+from pipelines.engine import jsonshape
+from pipelines.engine.decode import ROWS_MIN, decoder
+from pipelines.engine.jsonshape import columns_of, shape_of
 from pipelines.engine.records import GivenRecords
 from pipelines.sql import parse_pipeline
 from tests.support.present import present
@@ -181,7 +182,7 @@ def test_decoded_rows_are_those_of_arrow(bad: bytes | None, monkeypatch: pytest.
     blocks = [given_records(good), given_records(other)]
     shaped = []
     real = columns_of
-    monkeypatch.setattr(decoding, "columns_of", lambda *a: shaped.append(real(*a)) or shaped[-1])
+    monkeypatch.setattr(jsonshape, "columns_of", lambda *a: shaped.append(real(*a)) or shaped[-1])
     found = list(decoder(query.source, (), lambda *_: None)(blocks))
     assert [present(one).others.tolist() for one in shaped[:1]] == [[]]
     if bad is not None:

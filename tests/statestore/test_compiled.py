@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from statestore.compiled import compiled, fixed
 
@@ -16,7 +17,7 @@ PROGRAM = """
 import sys
 sys.path.insert(0, {folder!r})
 from loop import total
-print(total(10))
+print(total(10), sum(total.stats.cache_hits.values()))
 """
 LOOP = """
 from statestore.compiled import compiled
@@ -30,24 +31,43 @@ def total(count):
 """
 
 
-def run(folder: Path, cache: str) -> tuple[str, str]:
-    env = {**os.environ, "NUMBA_CACHE_DIR": cache, "PYTHONPATH": os.pathsep.join(sys.path)}
+def run(folder: Path, before: str = "") -> str:
+    """What the program prints, which takes the function from its module: its result and how often its code was kept."""
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "kept"), "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(folder=str(folder))],
+        [sys.executable, "-c", before + PROGRAM.format(folder=str(folder))],
         env=env,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    return ended.stdout.strip(), ended.stderr
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip().splitlines()[-1]
 
 
 def test_machine_code_is_kept_for_other_processes(tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(LOOP)
-    kept = tmp_path / "kept"
-    assert run(tmp_path, str(kept)) == ("45", "")
-    assert list(kept.rglob("*.nbi"))
+    assert run(tmp_path) == "45 0"
+    assert run(tmp_path) == "45 1"
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("damage", [b"", b"\0" * 3_000, b"rubbish"])
+def test_damaged_machine_code_is_made_again(tmp_path: Path, ending: str, damage: bytes) -> None:
+    (tmp_path / "loop.py").write_text(LOOP)
+    assert run(tmp_path) == "45 0"
+    [kept] = tmp_path.rglob(f"*.{ending}")
+    kept.write_bytes(damage)
+    assert run(tmp_path) == "45 0"
+    assert run(tmp_path) == "45 1"
+
+
+def test_machine_code_that_nobody_has_room_for_is_made_each_time(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(LOOP)
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))"
+    assert run(tmp_path, before=full) == "45 0"
+    assert run(tmp_path, before=full) == "45 0"
 
 
 def test_a_function_that_no_file_can_be_kept_for_is_compiled() -> None:

@@ -12,6 +12,7 @@ import confluent_kafka as ck
 import psutil
 import pytest
 
+from statestore import messages
 from statestore.config import KafkaConfig
 from statestore.errors import InvalidConfig
 from statestore.kafka import LOST_ITS_PLACE, PARTITION_END, Admin
@@ -104,6 +105,10 @@ def test_columns_are_what_the_binding_gives(kafka: str, topic: str) -> None:
                 assert run.keys[:count] == run.until(end).keys
     consumer.close()
     consumer.close()
+    # What is loaded before anybody reads is what reading needs.
+    messages.ready()
+    loops: list[Any] = [messages.run, messages.copy, messages.give_back]
+    assert [1, 1, 1] == [len(loop.signatures) for loop in loops]
 
 
 def test_messages_are_given_back(kafka: str, topic: str) -> None:

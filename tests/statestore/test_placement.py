@@ -5,8 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from statestore.columns import Timed, records_of
 from statestore.config import StoreSpec
 from statestore.layouts.window import pack
+from statestore.murmur2 import partitions_of
 from statestore.placement import Placement
 from statestore.spaces.memory import MemoryBase
 
@@ -30,7 +32,21 @@ def test_without_windows_all_is_one_space_and_nothing_expires() -> None:
     assert keys == PLAIN.owners(keys)
     assert [] == PLAIN.expired(["s", "checkpoint"], 10**15)
     assert PLAIN.is_live(b"a", 10**15)
-    assert {-1: [(b"a", b"1", 5)]} == PLAIN.results([(b"a", b"1", 5)], 3)
+    records = records_of([(b"a", b"1", 5), (None, b"2", 6)])
+    assert {-1: records} == PLAIN.results(records, 3)
+
+
+def test_a_result_goes_where_its_key_without_a_window_goes_and_keeps_the_window_s_start() -> None:
+    keys = [b"k%d" % n for n in range(20)]
+    timed: list[Timed] = [(pack(key, n), None if n % 3 else b"%d" % n, n) for n, key in enumerate(keys)]
+    found = WINDOWED.results(records_of(timed), 3)
+    assert set(found) == {0, 1, 2}
+    partitions = partitions_of(pa.array(keys, pa.binary()), 3).tolist()
+    for partition, records in found.items():
+        mine = [n for n, each in enumerate(partitions) if each == partition]
+        assert records == records_of([(pack(keys[n], n)[:-4], timed[n][1], n) for n in mine])
+    nothing = records_of([])
+    assert {-1: nothing} == WINDOWED.results(nothing, 3)
 
 
 def test_a_key_s_windows_belong_to_the_key_and_lie_by_their_time(stored: MemoryBase) -> None:

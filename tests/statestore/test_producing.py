@@ -5,6 +5,7 @@ from __future__ import annotations
 import confluent_kafka as ck
 import pytest
 
+from statestore import messages
 from statestore.columns import Timed, records_of
 from statestore.config import KafkaConfig
 from statestore.errors import RollforwardError
@@ -67,6 +68,9 @@ def test_records_arrive_in_their_order_with_nulls_and_empty_ones_where_they_were
     sending.commit()
     sending.close()
     assert {0: [], 1: RECORDS_SENT, 2: RECORDS_SENT} == all_of(kafka, topic)
+    # What is loaded before a commit is what it needs.
+    messages.ready()
+    assert len(messages.queue.signatures) == 1  # type: ignore[attr-defined]
 
 
 def test_a_key_s_partition_is_the_one_that_the_binding_takes(kafka: str, topic: str) -> None:
