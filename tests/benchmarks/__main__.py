@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--records", type=int, default=10_000_000, help="of each throughput workload; slow systems get a part"
     )
-    parser.add_argument("--batch", type=int, default=1_000_000, help="records a batch at most, ours and Spark's")
+    parser.add_argument("--batch", type=int, default=2_000_000, help="records a batch at most, ours and Spark's")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=int, help="records/s for latency and soak; default: half of what the system can")
     parser.add_argument("--seconds", type=int, default=30, help="of measuring in latency and idle")
