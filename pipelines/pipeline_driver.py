@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines import names
 from pipelines.deploy import deployed_queries, require_unchanged
-from pipelines.engine import jsonshape
+from pipelines.engine import loops
 from pipelines.engine.early import early
 from pipelines.engine.jvm import remove_files
 from pipelines.engine.query_driver import BatchDone, QueryDriver
@@ -43,7 +43,6 @@ from pipelines.recomputes import Recomputes
 from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings
 from pipelines.traces import traces_of
-from statestore import messages
 from statestore.errors import Fenced, RollforwardError
 from statestore.kafka import Admin
 
@@ -57,12 +56,6 @@ _LOOK_S = 0.02
 _ABORT_S = 0.5
 # How long store servers may take to end, by how much the stop is in a hurry.
 _SERVERS_S = {0: 10.0, 1: 10.0, 2: 1.0, 3: 0.1}
-
-
-def _loops() -> None:
-    """Load the compiled ones."""
-    messages.ready()
-    jsonshape.ready()
 
 
 @dataclass
@@ -170,7 +163,7 @@ class PipelineDriver:
     def _start(self) -> None:
         settings = self._settings
         self._servers.launch()
-        early("loops over records", _loops)
+        early("loops over records", loops.ready)
         deployed = deployed_queries(self._row)
         admin = Admin(settings.kafka_config())
         admin.check()

@@ -16,11 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statestore.layouts import timestamped
+
 # Records to produce. Their times are CreateTimes in ms since the epoch.
 RECORDS = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("time_ms", pa.int64())])
 Timed = tuple[bytes | None, bytes | None, int]
 Headers = tuple[tuple[str, bytes | None], ...]
-_TIME = 8
 _SLICE = 1_000
 
 
@@ -105,7 +106,7 @@ class Columns:
     def stamped(self) -> pa.LargeBinaryArray:
         """The values, each after its time, as `layouts.timestamped` stores them."""
         count = len(self.keys)
-        ends = np.arange(0, _TIME * (count + 1), _TIME)
+        ends = np.arange(0, timestamped.SIZE * (count + 1), timestamped.SIZE)
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(self.times_ms.astype(">i8"))]
         times = pa.Array.from_buffers(pa.large_binary(), count, buffers)
         return pc.binary_join_element_wise(times, self.values, pa.scalar(b"", pa.large_binary()))

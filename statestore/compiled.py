@@ -38,7 +38,10 @@ def compiled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class _Kept(FunctionCache):
-    """Machine code in files. Numba syncs none of them, so after a power loss one may be anything."""
+    """Machine code in files. Numba syncs none of them, so after a power loss one may be anything.
+
+    They are pickles: reading a damaged one can raise any exception, and so can writing, which reads the index first.
+    """
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         try:

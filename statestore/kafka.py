@@ -292,14 +292,9 @@ class TransactionalProducer:
         # Imports Numba, which those do not need who produce single records.
         from statestore import librdkafka
 
-        queued = librdkafka.queue(self._producer, topic, records, partition, skip=skip)
-        while queued < len(records):
-            # The client has refused one: its other call tells why, or waits for room.
-            key, value, time_ms = (column[queued].as_py() for column in records.columns)
-            value = value if value is None else value[skip:]
+        for key, value, time_ms in librdkafka.queue_but(self._producer, topic, records, partition, skip=skip):
+            # The binding's call tells why it was refused, or waits for room.
             self.produce(topic, key=key, value=value, partition=partition, timestamp_ms=time_ms)
-            records = records.slice(queued + 1)
-            queued = librdkafka.queue(self._producer, topic, records, partition, skip=skip)
 
     def flush(self) -> None:
         """Wait until every queued record has been delivered or has failed; a failure surfaces at `commit`."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore import messages
-from statestore.columns import Headers
+from statestore.columns import Headers, Timed
 from statestore.compiled import fixed
 from statestore.errors import InvalidConfig, InvariantBroken
 
@@ -196,14 +196,24 @@ def queue(producer: binding.Producer, topic: str, records: pa.RecordBatch, parti
     try:
         keys, values, times_ms = records.columns
         return messages.queue(
-            handle, topic_handle, partition, *_held(keys), *_held(values), skip, fixed(times_ms.to_numpy())
+            handle, topic_handle, partition, _held(keys), _held(values), skip, fixed(times_ms.to_numpy())
         )
     finally:
         _topic_destroy(topic_handle)
 
 
-def _held(column: pa.BinaryArray) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """Where the column's bytes are, where each entry ends behind where the first begins, which are null."""
+def queue_but(
+    producer: binding.Producer, topic: str, records: pa.RecordBatch, partition: int, *, skip: int = 0
+) -> Iterator[Timed]:
+    """`queue` all records. Gives each one that the client refuses, before it queues those behind it."""
+    while len(records := records.slice(queue(producer, topic, records, partition, skip=skip))):
+        key, value, time_ms = (column[0].as_py() for column in records.columns)
+        yield key, None if value is None else value[skip:], time_ms
+        records = records.slice(1)
+
+
+def _held(column: pa.BinaryArray) -> messages.Field:
+    """The column where it lies."""
     _, ends, data = column.buffers()
     # What is empty is somewhere: at address 0 would be null.
     address = data.address if data is not None and data.address else _NOTHING.address
@@ -276,7 +286,7 @@ def _records(first: _Message, found: Integers, key_bytes: int, value_bytes: int,
         raise InvariantBroken("client gives more at once than a column can hold", bytes=max(key_bytes, value_bytes))
     keys, values = _Field.of(len(found), key_bytes), _Field.of(len(found), value_bytes)
     offsets, times_ms = np.empty(len(found), np.int64), np.empty(len(found), np.int64)
-    messages.copy(messages.MEMORY, found, *keys.places, *values.places, offsets, times_ms)
+    messages.copy(messages.MEMORY, found, keys.place, values.place, offsets, times_ms)
     pairs = _headers(found.tolist()) if headers else ()
     return Records(first.topic, first.partition, keys.column(), values.column(), offsets, times_ms, pairs)
 
@@ -294,7 +304,7 @@ class _Field:
         return cls(pa.allocate_buffer(size), np.empty(count + 1, np.int32), np.empty(count, np.bool_))
 
     @property
-    def places(self) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    def place(self) -> messages.Field:
         return self.data.address, self.ends, self.nulls
 
     def column(self) -> pa.BinaryArray:

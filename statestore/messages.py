@@ -25,6 +25,8 @@ from statestore.compiled import compiled, fixed
 Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Ends = npt.NDArray[np.int32]
+# One field of some records: where its bytes are, where each ends behind where the first begins, and which are null.
+Field = tuple[int, Ends, Bools]
 
 # `rd_kafka_message_t` in words of eight bytes; an error's and a partition's number are the lower halves of theirs.
 ERR, TOPIC, PARTITION, PAYLOAD, LEN, KEY, KEY_LEN, OFFSET = range(8)
@@ -97,27 +99,24 @@ def run(memory: Integers, messages: Integers, start: int) -> tuple[int, int, int
 def copy(
     memory: Integers,
     messages: Integers,
-    keys: int,
-    key_ends: Ends,
-    key_nulls: Bools,
-    values: int,
-    value_ends: Ends,
-    value_nulls: Bools,
+    keys: Field,
+    values: Field,
     offsets: Integers,
     times_ms: Integers,
 ) -> None:
-    """Copy a run's records: keys and values one after the other to these addresses, the rest into these arrays.
+    """Copy a run's records: the bytes of keys and values one after the other, the rest into these arrays.
 
     Ends have one entry more than there are records: the first is 0.
     """
+    (key_bytes, key_ends, key_nulls), (value_bytes, value_ends, value_nulls) = keys, values
     key_end = value_end = 0
     key_ends[0] = value_ends[0] = 0
     for row in range(len(messages)):
         at = messages[row] // _WORD - 1
         key_nulls[row] = memory[at + KEY] == 0
         value_nulls[row] = memory[at + PAYLOAD] == 0
-        _memcpy(keys + key_end, memory[at + KEY], memory[at + KEY_LEN])
-        _memcpy(values + value_end, memory[at + PAYLOAD], memory[at + LEN])
+        _memcpy(key_bytes + key_end, memory[at + KEY], memory[at + KEY_LEN])
+        _memcpy(value_bytes + value_end, memory[at + PAYLOAD], memory[at + LEN])
         key_end += memory[at + KEY_LEN]
         value_end += memory[at + LEN]
         key_ends[row + 1], value_ends[row + 1] = key_end, value_end
@@ -137,27 +136,24 @@ def queue(
     producer: int,
     topic: int,
     partition: int,
-    keys: int,
-    key_ends: Ends,
-    key_nulls: Bools,
-    values: int,
-    value_ends: Ends,
-    value_nulls: Bools,
+    keys: Field,
+    values: Field,
     skip: int,
     times_ms: Integers,
 ) -> int:
-    """Queue records at a producer, keys and values from these addresses; gives how many it took before it refused one.
+    """Queue records at a producer; gives how many it took before it refused one.
 
     partition: -1 for the one of the record's key. Ends are as in `copy`, but for the first, which may be any.
     skip: so many bytes of each value are left out, its first; none is shorter.
     """
+    (key_bytes, key_ends, key_nulls), (value_bytes, value_ends, value_nulls) = keys, values
     arguments = np.zeros((6, _ARGUMENT), np.int64)
     arguments[:, 0] = np.array([_TOPIC_HANDLE, _TO_PARTITION, _FLAGS, _KEY, _VALUE, _TIMESTAMP])
     arguments[0, 1], arguments[1, 1], arguments[2, 1] = topic, partition, _COPIED
     for row in range(len(times_ms)):
-        arguments[3, 1] = 0 if key_nulls[row] else keys + key_ends[row]
+        arguments[3, 1] = 0 if key_nulls[row] else key_bytes + key_ends[row]
         arguments[3, 2] = 0 if key_nulls[row] else key_ends[row + 1] - key_ends[row]
-        arguments[4, 1] = 0 if value_nulls[row] else values + value_ends[row] + skip
+        arguments[4, 1] = 0 if value_nulls[row] else value_bytes + value_ends[row] + skip
         arguments[4, 2] = 0 if value_nulls[row] else value_ends[row + 1] - value_ends[row] - skip
         arguments[5, 1] = times_ms[row]
         error = _produceva(producer, arguments.ctypes.data, len(arguments))
@@ -169,9 +165,10 @@ def queue(
 
 def ready() -> None:
     """Have the machine code of all loops, an eighth of a second before anybody waits for it."""
-    nobody, no_ends, no_nulls = np.zeros(OFFSET + 1, np.int64), np.zeros(1, np.int32), np.zeros(0, np.bool_)
+    nobody, none = np.zeros(OFFSET + 1, np.int64), np.zeros(0, np.int64)
+    no_ends, no_nulls = np.zeros(1, np.int32), np.zeros(0, np.bool_)
+    written, read = (0, no_ends, no_nulls), (0, fixed(no_ends), fixed(no_nulls))
     run(MEMORY, np.array([nobody.ctypes.data]), 0)
-    none = np.zeros(0, np.int64)
-    copy(MEMORY, none, 0, no_ends, no_nulls, 0, no_ends, no_nulls, none, none)
+    copy(MEMORY, none, written, written, none, none)
     give_back(none)
-    queue(0, 0, 0, 0, fixed(no_ends), fixed(no_nulls), 0, fixed(no_ends), fixed(no_nulls), 0, fixed(none))
+    queue(0, 0, 0, read, read, 0, fixed(none))

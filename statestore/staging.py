@@ -26,8 +26,6 @@ EMIT_VALUE = 1
 EMIT_TOMBSTONE = 2
 # No state is empty: each begins with its time.
 DELETED = b""
-# The state's own time, which a changelog record carries itself.
-TIME_BYTES = 8
 
 SCHEMA = pa.schema(
     [
@@ -111,7 +109,7 @@ class Staged:
         self._columns = [rows for rows in columns if len(rows)]
 
     def changelog(self) -> Iterator[pa.RecordBatch]:
-        """The state changes as records whose values begin with `TIME_BYTES` that the changelog leaves out."""
+        """The state changes as records whose values begin with their time (`timestamped`), which the changelog leaves out."""
         yield from self._columns
         if self.order is not None and self.expired:
             count = len(self.expired)

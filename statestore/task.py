@@ -32,6 +32,7 @@ from statestore.errors import InvariantBroken, RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.folders import settle
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
+from statestore.layouts import timestamped
 from statestore.layouts.local import are_local
 from statestore.listener import RestoreListener
 from statestore.lockholder import FolderLock, end_zombie
@@ -46,7 +47,7 @@ from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository
 from statestore.snapshots.service import Snapshots
 from statestore.spaces.base import ChangeColumns
-from statestore.staging import TIME_BYTES, Staged
+from statestore.staging import Staged
 from statestore.store import Entry, Isolation
 from statestore.transactions.indexed_batch import IndexedBatchTransaction
 from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
@@ -470,7 +471,7 @@ class Task:
         topic, partition = self.spec.store.changelog_topic, self.spec.number
         *before, last = staged.changelog()
         for records in (*before, last.slice(0, len(last) - 1)):
-            self._producer.produce_many(topic, records, partition=partition, skip=TIME_BYTES)
+            self._producer.produce_many(topic, records, partition=partition, skip=timestamped.SIZE)
 
         def delivered(offset: int) -> None:
             next_offset[0] = offset + 1
@@ -479,7 +480,7 @@ class Task:
         self._producer.produce(
             topic,
             key=key,
-            value=value if value is None else value[TIME_BYTES:],
+            value=value if value is None else value[timestamped.SIZE :],
             timestamp_ms=time_ms,
             partition=partition,
             on_offset=delivered,

@@ -22,14 +22,12 @@ import pyspark.worker
 
 import pipelines.engine.exchange
 import pipelines.engine.input  # noqa: F401
-from pipelines.engine import jsonshape
-from statestore import messages
+from pipelines.engine import loops
 from statestore.no_pandas import keep_pandas_out
 
 if __name__ == "__main__":
     keep_pandas_out()
-    messages.ready()
-    jsonshape.ready()
+    loops.ready()
     gc.disable()
     gc.collect()
     gc.freeze()

@@ -39,6 +39,7 @@ from statestore.digest import Digesting
 from statestore.errors import Unavailable
 from statestore.failpoints import reach
 from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
+from statestore.layouts import timestamped
 from statestore.layouts.local import is_local
 from statestore.ownership import require_newest
 from statestore.placement import AtIsolation, Placement
@@ -50,7 +51,6 @@ from statestore.version import ChangelogPosition
 # The longest that a broker allows unless it is told otherwise.
 _TRANSACTION_MS = 15 * 60 * 1000
 _TIME = struct.Struct(">q")
-_TIME_BYTES = 8
 Change = tuple[bytes, bytes | None]
 
 
@@ -184,7 +184,7 @@ class Rewrite:
         committed = AtIsolation(task.store, Isolation.READ_COMMITTED)
         digest = Digesting(version)
         for key, value in differences(Placement(store).scan(committed), digest):
-            state = None if value is None else value[_TIME_BYTES:]
+            state = None if value is None else value[timestamped.SIZE :]
             timestamp_ms = now_ms() if value is None else _TIME.unpack_from(value)[0]
             self._producer.produce(
                 store.changelog_topic,

@@ -20,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 
 from statestore.columns import records_of
-from statestore.librdkafka import queue
+from statestore.librdkafka import queue_but
 from tests.benchmarks import bids
 
 TICK_S = 0.005
@@ -69,12 +69,16 @@ def run(bootstrap: str, topic: str, *, rate: float, seconds: float, keys: int) -
 
 def _produce(producer: ck.Producer, topic: str, records: pa.RecordBatch, now_ms: int) -> None:
     """Produce them, and wait where the broker does not keep up: records keep their time."""
-    left = records.set_column(2, "time_ms", pa.repeat(pa.scalar(now_ms, pa.int64()), len(records)))
-    while len(left := left.slice(queue(producer, topic, left, -1))):
+    now = pa.repeat(pa.scalar(now_ms, pa.int64()), len(records))
+    for record in queue_but(producer, topic, records.set_column(2, "time_ms", now), -1):
+        _produce_one(producer, topic, *record)
+
+
+def _produce_one(producer: ck.Producer, topic: str, key: bytes | None, value: bytes | None, time_ms: int) -> None:
+    while True:
         try:
-            key, value, time_ms = (column[0].as_py() for column in left.columns)
             producer.produce(topic, value, key, -1, None, None, time_ms)
-            left = left.slice(1)
+            return
         except BufferError:
             producer.poll(0.1)
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from statestore.batches import Order
 from statestore.columns import Timed
-from statestore.staging import EMIT_NOTHING, EMIT_TOMBSTONE, EMIT_VALUE, SCHEMA, TIME_BYTES, Staged
+from statestore.layouts import timestamped
+from statestore.staging import EMIT_NOTHING, EMIT_TOMBSTONE, EMIT_VALUE, SCHEMA, Staged
 
 STREAM_TIME_MS = 99
 DEAD = json.dumps({"reason": "bad", "topic": "t", "partition": 0, "offset": 1, "timestamp_ms": 5})
@@ -26,7 +27,7 @@ class Row(NamedTuple):
     dead: str | None
 
 
-STATES = st.none() | st.just(b"") | st.binary(max_size=3).map(lambda data: b"\0" * TIME_BYTES + data)
+STATES = st.none() | st.just(b"") | st.binary(max_size=3).map(lambda data: b"\0" * timestamped.SIZE + data)
 LIVE = st.builds(
     Row,
     st.sampled_from([b"a", b"b", b"expired", b"expired too", b""]),

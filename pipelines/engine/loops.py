@@ -1,0 +1,12 @@
+"""The compiled loops that a record passes: loaded by each process before anybody waits for them."""
+
+from __future__ import annotations
+
+from pipelines.engine import jsonshape
+from statestore import messages
+
+
+def ready() -> None:
+    """Have the machine code of all of them."""
+    messages.ready()
+    jsonshape.ready()
