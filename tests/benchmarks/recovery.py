@@ -30,8 +30,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from infra import jars
-from infra.java import find_java
 from infra.stack import Stack
 from ops.environment import cache_folder
 from pipelines.engine.servers import StoreServers
@@ -40,14 +38,14 @@ from statestore.planning.plan import Way
 from tests.benchmarks import document, report
 from tests.benchmarks.__main__ import DOCS, shared_versions, tell
 from tests.benchmarks.systems import SYSTEMS
-from tests.benchmarks.systems.kafka_streams import compiled
+from tests.benchmarks.systems.kafka_streams import HEAP
+from tests.java import programs
 from tests.support.task import TaskWorld, keys_of
 
 TASKS, SERVERS = 4, 2
 BATCH = 250_000
 VALUE = 100
 NAME = "bench"
-RESTORE = Path(__file__).parent / "peers" / "KafkaStreamsRestore.java"
 UNITS = {"seconds": "s", "estimated_seconds": "s", "uploaded_percent": "%", "loss_percent": "%"}
 Figures = dict[str, float]
 
@@ -169,14 +167,6 @@ def kafka_streams(stores: Stores, command: list[str]) -> Figures:
     return {"seconds": found["seconds"]}
 
 
-def streams_command() -> list[str]:
-    """How it is run: the same heap as in the other benchmarks."""
-    java = find_java(cache_folder())
-    class_path = os.pathsep.join(map(str, jars.resolve("streams", java, cache=cache_folder())))
-    folder, program = compiled(java.home, class_path, cache_folder(), RESTORE)
-    return [str(java.java), "-Xmx1g", "-cp", f"{folder}{os.pathsep}{class_path}", program]
-
-
 def measure(keys: int, rounds: int, folder: Path, stack: Stack) -> dict[str, dict[str, list[Figures]]]:
     """All figures, by workload and system."""
     status = stack.status()
@@ -188,7 +178,9 @@ def measure(keys: int, rounds: int, folder: Path, stack: Stack) -> dict[str, dic
         credentials_file=str(stack.s3.credentials_file),
     )
     places = {"local": ObjectsConfig((folder / "objects").as_uri()), "s3": s3}
-    stores, command = Stores(status.bootstrap_servers or "", folder, keys), streams_command()
+    stores = Stores(status.bootstrap_servers or "", folder, keys)
+    # The same heap as in the other benchmarks.
+    command = programs.command("KafkaStreamsRestore", f"-Xmx{HEAP}", cache=cache_folder())
     tell(f"filling {keys:,} keys")
     stores.fill()
     for objects in places.values():

@@ -72,7 +72,7 @@ def test_failed_fetch_shows_the_log_and_leaves_nothing(java: JavaHome, tmp_path:
 
 
 def test_unknown_set_names_the_known_ones() -> None:
-    with pytest.raises(InfraError, match="known=`connector, kafka, s3proxy, streams`"):
+    with pytest.raises(InfraError, match="known=`connector, kafka, maven, s3proxy`"):
         jars.resolve("spark", NO_JAVA)
 
 

@@ -3,15 +3,12 @@ we restore what it wrote. Every sort of store, every entry compared with a model
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from infra import jars
-from infra.java import find_java
 from ops.environment import cache_folder
 from statestore import stores
 from statestore.config import KafkaConfig, StreamConfig
@@ -21,21 +18,16 @@ from statestore.planning.plan import Way
 from statestore.streamtask import StreamTask
 from statestore.typed.serdes import STRING, ValueAndTimestamp
 from statestore.windows import Windowed
-from tests.benchmarks.systems.kafka_streams import compiled
+from tests.java import programs
 
 WINDOW_MS, HOUR_MS = 1_000, 3_600_000
-SOURCE = Path(__file__).with_name("StoresPeer.java")
 Input = list[tuple[str, str, int]]
 
 
 @pytest.fixture(scope="session")
 def peer() -> list[str]:
     """The command that runs the Kafka Streams application."""
-    java = find_java(cache_folder())
-    class_path = os.pathsep.join(map(str, jars.resolve("streams", java, cache=cache_folder())))
-    folder, program = compiled(java.home, class_path, cache_folder(), SOURCE)
-    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
-    return [str(java.java), *options, "-cp", f"{folder}{os.pathsep}{class_path}", program]
+    return programs.command("StoresPeer", *programs.SHORT, cache=cache_folder())
 
 
 class Ours:

@@ -6,7 +6,6 @@ names it: `adopt` writes that one.
 
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 import subprocess
@@ -16,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from infra import jars
-from infra.java import find_java
 from ops.environment import cache_folder
 from statestore.batches import POSITION, Order, Position, encode
 from statestore.kafka import TransactionalProducer
@@ -25,11 +22,10 @@ from statestore.layouts.window import unpack
 from statestore.planning.plan import Way
 from statestore.store import Isolation
 from statestore.version import ChangelogPosition
-from tests.benchmarks.systems.kafka_streams import compiled
+from tests.java import programs
 from tests.support.task import PLAN, TaskWorld, stage_windows
 
 WINDOW_MS, HOUR_MS = 1_000, 3_600_000
-SOURCE = Path(__file__).with_name("RawPeer.java")
 Input = list[tuple[bytes, bytes, int]]
 
 
@@ -40,11 +36,7 @@ class Peer:
         self._world, self._folder, self._kind = world, folder, kind
         self._topic = f"{world.spec.pipeline}-in"
         world.admin.create(self._topic, partitions=1, settings={})
-        java = find_java(cache_folder())
-        class_path = os.pathsep.join(map(str, jars.resolve("streams", java, cache=cache_folder())))
-        classes, program = compiled(java.home, class_path, cache_folder(), SOURCE)
-        options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
-        self._java = [str(java.java), *options, "-cp", f"{classes}{os.pathsep}{class_path}", program]
+        self._java = programs.command("RawPeer", *programs.SHORT, cache=cache_folder())
 
     def run(self, records: Input) -> list[str]:
         """Restore the store on an empty disk, put the records, and list all of it."""

@@ -48,6 +48,8 @@ public final class KafkaStreamsRestore {
     public void process(Record<byte[], byte[]> record) {}
   }
 
+  // Halting is the end of it.
+  @SuppressWarnings("resource")
   public static void main(String[] arguments) throws InterruptedException {
     Properties settings = new Properties();
     settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, arguments[0]);
