@@ -913,7 +913,7 @@ class Admin(_Asking):
             time.sleep(0.05)
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete the topics that exist among `names`."""
+        """Delete the topics that exist among `names`; another may do so at the same time."""
         present = list(self.describe(names))
         if not present:
             return
@@ -921,7 +921,8 @@ class Admin(_Asking):
             try:
                 future.result()
             except ck.KafkaException as raised:
-                raise unavailable("delete_topics", raised.args[0].str(), self._config, topic=name) from raised
+                if raised.args[0].code() != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise unavailable("delete_topics", raised.args[0].str(), self._config, topic=name) from raised
 
     def configure(self, topic: str, settings: Mapping[str, str]) -> None:
         """Set these settings of the topic, leaving its others."""
@@ -958,7 +959,7 @@ class Admin(_Asking):
         return _ask(self._admin, self._config, "list_consumer_groups", question)
 
     def delete_groups(self, names: Sequence[str]) -> None:
-        """Delete the groups that exist among `names`."""
+        """Delete the groups that exist among `names`; another may do so at the same time."""
         present = sorted(set(names) & self.groups())
         if not present:
             return
@@ -967,7 +968,10 @@ class Admin(_Asking):
             try:
                 future.result()
             except ck.KafkaException as raised:
-                raise unavailable("delete_consumer_groups", raised.args[0].str(), self._config, group=name) from raised
+                if raised.args[0].code() != ck.KafkaError.GROUP_ID_NOT_FOUND:
+                    raise unavailable(
+                        "delete_consumer_groups", raised.args[0].str(), self._config, group=name
+                    ) from raised
 
     def ends(self, topic: str, *, partitions: int) -> dict[int, int]:
         """The offset after the last record of every partition."""
