@@ -40,7 +40,7 @@ from statestore.kafka import (
 from statestore.librdkafka import Consumer, Event, Records
 
 # Larger blocks decode no faster, and their columns leave the processor's cache.
-_BLOCK = 10_000
+BLOCK_RECORDS = 10_000
 _BLOCK_BYTES = 16 * 1024 * 1024
 # The client waits its whole time for a full block, also where the range's last offsets hold no records.
 _WAIT_S = 0.01
@@ -175,11 +175,11 @@ class _Range:
         count = size = 0
         while not self._ended:
             before = self._next
-            for records in self._consumed(min(_BLOCK - count, self._end - before)):
+            for records in self._consumed(min(BLOCK_RECORDS - count, self._end - before)):
                 held.append(records)
                 count += len(records)
                 size += records.bytes
-            if held and (self._ended or count == _BLOCK or size >= _BLOCK_BYTES):
+            if held and (self._ended or count == BLOCK_RECORDS or size >= _BLOCK_BYTES):
                 yield Block(held)
                 held, count, size, deadline = [], 0, 0, self._deadline()
             elif self._next > before:

@@ -25,6 +25,7 @@ from statestore import messages
 from statestore.columns import Headers, Timed
 from statestore.compiled import fixed
 from statestore.errors import InvalidConfig, InvariantBroken
+from statestore.fields import Field, held
 
 Integers = npt.NDArray[np.int64]
 
@@ -35,7 +36,6 @@ _SHORT = ctypes.PyDLL(binding.__file__)
 _POINTER, _SIZE, _TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 _CONSUMER = 1
 _ERROR_BYTES = 512
-_NOTHING = pa.py_buffer(b"\0")
 
 
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
@@ -196,7 +196,7 @@ def queue(producer: binding.Producer, topic: str, records: pa.RecordBatch, parti
     try:
         keys, values, times_ms = records.columns
         return messages.queue(
-            handle, topic_handle, partition, _held(keys), _held(values), skip, fixed(times_ms.to_numpy())
+            handle, topic_handle, partition, held(keys), held(values), skip, fixed(times_ms.to_numpy())
         )
     finally:
         _topic_destroy(topic_handle)
@@ -210,15 +210,6 @@ def queue_but(
         key, value, time_ms = (column[0].as_py() for column in records.columns)
         yield key, None if value is None else value[skip:], time_ms
         records = records.slice(1)
-
-
-def _held(column: pa.BinaryArray) -> messages.Field:
-    """The column where it lies."""
-    _, ends, data = column.buffers()
-    # What is empty is somewhere: at address 0 would be null.
-    address = data.address if data is not None and data.address else _NOTHING.address
-    rows = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
-    return address, fixed(rows), fixed(column.is_null().to_numpy(zero_copy_only=False))
 
 
 def _consumer(settings: Mapping[str, object]) -> int:
@@ -304,7 +295,7 @@ class _Field:
         return cls(pa.allocate_buffer(size), np.empty(count + 1, np.int32), np.empty(count, np.bool_))
 
     @property
-    def place(self) -> messages.Field:
+    def place(self) -> Field:
         return self.data.address, self.ends, self.nulls
 
     def column(self) -> pa.BinaryArray:

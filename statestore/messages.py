@@ -21,12 +21,9 @@ import numpy.typing as npt
 from numba import types
 
 from statestore.compiled import compiled, fixed
+from statestore.fields import Field
 
 Integers = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Ends = npt.NDArray[np.int32]
-# One field of some records: where its bytes are, where each ends behind where the first begins, and which are null.
-Field = tuple[int, Ends, Bools]
 
 # `rd_kafka_message_t` in words of eight bytes; an error's and a partition's number are the lower halves of theirs.
 ERR, TOPIC, PARTITION, PAYLOAD, LEN, KEY, KEY_LEN, OFFSET = range(8)

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from statestore import channel, logs, messages, wire
+from statestore import channel, entryhashes, logs, messages, wire
 from statestore.batches import Order
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig, TaskSpec
 from statestore.errors import EXIT_FENCED, Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
@@ -133,7 +133,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             if already:
                 continue
             states, token, stream_time_ms = task.read(chunk.data.column(0))
-            answer = pa.record_batch([pa.array(states, pa.binary())], schema=STATES)
+            answer = pa.record_batch([states], schema=STATES)
             writer.write_with_metadata(answer, wire.dumps(token=token, stream_time_ms=stream_time_ms))
 
     def _write(self, task: Task, command: dict[str, Any], reader: Any, writer: Any) -> None:
@@ -324,6 +324,7 @@ def main() -> None:
     for module in sys.argv[1:]:
         import_module(module)
     messages.ready()
+    entryhashes.ready()
     line = sys.stdin.buffer.readline()
     # Whoever launched it has ended, or needs no server.
     if line:

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import chain
 from pathlib import Path
 from threading import Condition, Lock, RLock
 from typing import Any
@@ -26,8 +25,10 @@ import structlog
 
 from statestore.batches import POSITION, BatchesLog, Order, Position, encode
 from statestore.bring_up import BringUp, BroughtUp
+from statestore.committedhashes import CommittedHashes
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
-from statestore.digest import EMPTY, changed, entry_hashes, hashed
+from statestore.digest import EMPTY, changed, hashed
+from statestore.entryhashes import column_hashes
 from statestore.errors import InvariantBroken, RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.folders import settle
@@ -119,7 +120,7 @@ class Task:
         self._placement = Placement(spec.store)
         # Stream time of the store's version by its batch; also of the one being written. Replaced, never changed.
         self._stream_times: dict[int, int] = {}
-        self._hashes: dict[bytes, int] = {}
+        self._hashes = CommittedHashes(self._committed)
         self._result_partitions = 1
         self._staged: Staged | None = None
         self.steps = Steps()
@@ -250,19 +251,22 @@ class Task:
                     raise Unavailable("batch before is not committed", task=self.spec.name, batch=batch)
                 self._turned.wait(left)
 
-    def read(self, keys: pa.BinaryArray) -> tuple[list[bytes | None], int, int]:
-        """Committed states of the keys, and the token and the stream time of the version they are of."""
+    def read(self, keys: pa.BinaryArray) -> tuple[pa.BinaryArray, int, int]:
+        """Committed states of the keys, and the token and the stream time of the version they are of.
+
+        Their hashes are kept for the digest of the batch that changes them.
+        """
         with self._lock:
             self._require_mine(keys)
-            wanted = keys.to_pylist()
-            return self._committed(wanted), self.token, self.order.stream_time_ms
+            states = self._committed(keys)
+            if self.digest is not None:
+                self._hashes.add(keys, states)
+            return states, self.token, self.order.stream_time_ms
 
-    def _committed(self, keys: list[bytes]) -> list[bytes | None]:
-        """Committed states of the keys, whose hashes are kept for the digest of the batch that changes them."""
-        states = self._placement.get_many(AtIsolation(self.store, Isolation.READ_COMMITTED), keys)
-        if self.digest is not None:
-            self._hashes.update(zip(keys, entry_hashes(keys, states), strict=True))
-        return states
+    def _committed(self, keys: pa.BinaryArray) -> pa.BinaryArray:
+        """Committed states of the keys."""
+        reader = AtIsolation(self.store, Isolation.READ_COMMITTED)
+        return pa.array(self._placement.get_many(reader, keys.to_pylist()), pa.binary())
 
     @property
     def digest(self) -> str | None:
@@ -341,8 +345,8 @@ class Task:
         """Make the attempt what is uncommitted, in the place of what was."""
         self.store.rollback()
         gone = self._expire(staged) if self._placement.windowed else []
-        staged.digest = self._digest_after(staged, gone)
         self._put(staged)
+        staged.digest = self._digest_after(staged, gone)
 
     def _expire(self, staged: Staged) -> list[int]:
         """Windows out of retention by the end of the batch are deleted, or not even written; gives the former's hashes."""
@@ -360,11 +364,9 @@ class Task:
         """The digest of the version that the attempt makes; `gone` are hashes of entries that have expired."""
         if self.digest is None:
             return None
-        states = dict(zip(staged.keys, staged.states, strict=True))
-        # READ gave out nearly all of them.
-        self._committed([key for key in states if key not in self._hashes])
-        taken = chain(map(self._hashes.__getitem__, states), gone)
-        return changed(self.digest, added=entry_hashes(list(states), list(states.values())), taken=taken)
+        keys, states = staged.changed(self.store.changes)
+        added, taken = column_hashes(keys, states), self._hashes.of(keys)
+        return changed(self.digest, added=[int(added.sum())], taken=[int(taken.sum()), *gone])
 
     def _put(self, staged: Staged) -> None:
         if not self._placement.windowed:

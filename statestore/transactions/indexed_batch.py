@@ -43,8 +43,13 @@ class IndexedBatchTransaction(Transaction):
         return self._bytes
 
     @property
+    def changes(self) -> int:
+        """How many keys have an uncommitted change."""
+        return sum(len(overlay) for overlay in self.overlays.values())
+
+    @property
     def memory_bytes(self) -> int:
-        return self._bytes + ENTRY_OVERHEAD_BYTES * sum(len(overlay) for overlay in self.overlays.values())
+        return self._bytes + ENTRY_OVERHEAD_BYTES * self.changes
 
     def _overlay(self, space: str) -> Overlay:
         overlay = self.overlays.get(space)

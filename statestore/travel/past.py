@@ -10,6 +10,7 @@ tail there, how old the snapshot is does not matter: no deletion is missing eith
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -167,7 +168,11 @@ class PastTask:
     def _build_on(
         self, base: Base, folder: Path, rocks: RocksConfig, pin_life_s: float, on_progress: Progress
     ) -> TaskDatabase:
-        if base.manifest is not None:
+        if base.manifest is None:
+            # What an attempt before has left is no empty store.
+            if folder.exists():
+                shutil.rmtree(folder)
+        else:
             assert self._repository is not None
             restore_snapshot(self._repository, base.manifest, folder, pin_life_s=pin_life_s, on_progress=on_progress)
         database = TaskDatabase(folder, [self.spec.store.name], rocks)

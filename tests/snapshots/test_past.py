@@ -13,9 +13,11 @@ import pytest
 from statestore.batches import POSITION
 from statestore.errors import InvalidInput
 from statestore.kafka import TransactionalProducer
+from statestore.layouts.timestamped import pack
 from statestore.snapshots.manifest import Step
 from statestore.travel.known import BEGIN, Known
 from statestore.travel.past import OutOfReach
+from statestore.version import TaskDatabase
 from tests.snapshots.test_tombstones import EAGER, records
 from tests.support.task import COMPACT, TaskWorld, config_of
 
@@ -150,6 +152,14 @@ def test_the_next_older_way_is_taken(world: TaskWorld, tmp_path: Path, damage: s
         older = {file.sha256 for file in world.repository.read(1).files}
         objects.delete([layout.file(f.sha256) for f in world.repository.read(3).files if f.sha256 not in older])
     assert models[4] == world.past(tmp_path / "past", batch=4)
+
+
+def test_what_an_attempt_before_has_left_is_not_in_the_version(world: TaskWorld, tmp_path: Path) -> None:
+    models = history(world, 2, snapshots=())
+    left = TaskDatabase(tmp_path / "past", [world.spec.store.name], world.rocks)
+    left.database.write({world.spec.store.name: [(b"left", pack(b"behind", 1))]})
+    left.close()
+    assert models[1] == world.past(tmp_path / "past", batch=1)
 
 
 def test_a_changelog_made_again_gives_no_tail(world: TaskWorld, tmp_path: Path) -> None:

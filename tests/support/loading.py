@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from statestore import restore
+from statestore import kafkablocks, restore
 from statestore.config import KafkaConfig, RocksConfig, StreamConfig
 from statestore.context import RecordContext, StoreVersion
 from statestore.kafka import Admin
@@ -29,12 +29,12 @@ from statestore.streamtask import StreamTask
 from statestore.windows import Windowed
 
 RECORDS = 2_000
-# So many are loaded already.
-MANY = 1_000
+# So many are loaded already, and are read in blocks of so many.
+MANY, BLOCK = 1_000, 100
 STEP_MS = 50
 # Many segments expire on the way, and some records come too late.
 RETENTION_MS, SEGMENT_MS, LATEST_MS = 30_000, 10_000, 60_000
-# Small memtables, so that each store is loaded from several files.
+# Small memtables, and blocks, so that each store is loaded from several files.
 ROCKS = RocksConfig(write_buffer_bytes=16 * 1024, block_cache_bytes=1024 * 1024)
 MECHANISMS = ["direct", *(mechanism.value for mechanism in TransactionalMechanism)]
 LOADED = ("plain", "timestamped", "lists", "windows", "duplicates", "timed", "sessions")
@@ -134,6 +134,7 @@ def create_input(config: StreamConfig) -> None:
 def main() -> None:
     bootstrap, application, folder, mechanism = sys.argv[1:]
     restore.LOAD_RECORDS_MIN = MANY  # type: ignore[attr-defined]
+    kafkablocks.BLOCK_RECORDS = BLOCK
     loading = Loading(config_for(bootstrap, application, Path(folder)), mechanism)
     loading.task.open()
     loading.task.close()

@@ -1,7 +1,7 @@
 """Kafka's logs of one task in memory, with what tests of recovery need of Kafka's rules: markers, aborts, compaction.
 
 A transaction takes one more offset of each partition that it wrote to, its marker. Compaction takes away records that
-a newer one of their key follows, and deletions once they are older than `retention_s`; offsets stay.
+a newer one of their key follows, and then deletions that are older than `retention_s`; offsets stay.
 """
 
 from __future__ import annotations
@@ -44,16 +44,21 @@ class MemoryLogs:
         return self._ends[topic, partition]
 
     def compact(self, topic: str, partition: int, dice: random.Random) -> None:
-        """Take away some of what compaction may; aborted records go first."""
+        """Take away some of what compaction may; aborted records go first.
+
+        A deletion outlives every older record of its key: Kafka's cleaner works its way from the oldest segment on.
+        """
         log = self._committed[topic, partition]
         newest = {record.key: record.offset for record in log}
-
-        def may_go(record: Record) -> bool:
+        kept: list[Record] = []
+        older: set[bytes | None] = set()
+        for record in log:
             deletes = record.value is None and self._clock() - record.timestamp_ms / 1000 > self.retention_s
-            return newest[record.key] > record.offset or deletes
-
-        gone = {record.offset for record in log if may_go(record) and dice.random() < 0.7}
-        log[:] = [record for record in log if record.offset not in gone]
+            may_go = newest[record.key] > record.offset or (deletes and record.key not in older)
+            if not may_go or dice.random() >= 0.7:
+                kept.append(record)
+                older.add(record.key)
+        log[:] = kept
         self._aborted[topic, partition].clear()
 
     # As a reader.

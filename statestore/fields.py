@@ -1,0 +1,25 @@
+"""A column of bytes as compiled loops take it: where it lies, and nothing copied."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.compiled import fixed
+
+Bools = npt.NDArray[np.bool_]
+Ends = npt.NDArray[np.int32]
+# One field of some records: where its bytes are, where each ends behind where the first begins, and which are null.
+Field = tuple[int, Ends, Bools]
+
+_NOTHING = pa.py_buffer(b"\0")
+
+
+def held(column: pa.BinaryArray) -> Field:
+    """The column where it lies; to be kept for as long as the field is used."""
+    _, ends, data = column.buffers()
+    # What is empty is somewhere: at address 0 would be null.
+    address = data.address if data is not None and data.address else _NOTHING.address
+    rows = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
+    return address, fixed(rows), fixed(column.is_null().to_numpy(zero_copy_only=False))
