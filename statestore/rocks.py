@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import le
 from pathlib import Path
 from threading import Lock, RLock
 from typing import TypeVar, cast
@@ -365,8 +366,12 @@ class Database(Base):
         family = self._family(space)
         if family is None:
             return found
-        order = sorted(range(len(keys)), key=keys.__getitem__)
         try:
+            if all(map(le, keys, islice(keys, 1, None))):
+                for start in range(0, len(keys), _CHUNK):
+                    found[start : start + _CHUNK] = family.get(keys[start : start + _CHUNK])  # type: ignore[arg-type, assignment]
+                return found
+            order = sorted(range(len(keys)), key=keys.__getitem__)
             for start in range(0, len(order), _CHUNK):
                 rows = order[start : start + _CHUNK]
                 values: list[bytes | None] = family.get([keys[row] for row in rows])  # type: ignore[assignment]

@@ -8,6 +8,7 @@ and that time as the record's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from statestore.iterator import StoreIterator, in_pieces
 from statestore.kinds.base import Kind, require_key, require_keys
@@ -21,14 +22,18 @@ class KeyValue(Kind, KeyValueStore):
     layout = "key-value/1"
     loads = True
 
-    @property
+    @cached_property
     def _space(self) -> str:
         return self._name
 
     def get(self, key: bytes, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes | None:
         if type(key) is not bytes:
             require_key(key)
-        return self.transaction.get(self._space, key, isolation)
+        # A call for each of its parts would be a tenth of a get.
+        transaction = self._transaction
+        if transaction is None:
+            transaction = self.transaction
+        return transaction.get(self._space, key, isolation)
 
     def get_many(self, keys: Iterable[bytes], isolation: Isolation = Isolation.READ_UNCOMMITTED) -> list[bytes | None]:
         wanted = list(keys)

@@ -9,6 +9,7 @@ write, and once the plain space is empty the next opening drops it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from threading import RLock
 
 from statestore.columns import Columns, Entries, column
@@ -26,7 +27,7 @@ class TimestampedKeyValue(KeyValue):
     layout = "timestamped-key-value/1"
     reads_layouts = frozenset({"key-value/1"})
 
-    @property
+    @cached_property
     def _space(self) -> str:
         return f"{self._name}.timestamped"
 
