@@ -1,7 +1,8 @@
 """Hashes of a task's committed entries: of those that were read for a batch, in the order in which they were read.
 
-The digest of the batch needs the hash of each entry that it changes, and it writes nearly all that it has read and in that
-order. So they are kept as columns, and not looked up one by one.
+The digest of the batch needs the hash of each entry that it changes, and it mostly writes what it has read, in that order:
+then the two are walked through side by side. From the first key on that is elsewhere, as in record order, they are looked
+up.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.entryhashes import Hashes, column_hashes, rows_of
 
@@ -30,18 +32,23 @@ class CommittedHashes:
 
     def add(self, keys: pa.BinaryArray, states: pa.BinaryArray) -> None:
         """These states are committed."""
-        self._keys.append(keys)
-        self._hashes.append(column_hashes(keys, states))
+        if len(keys):
+            self._keys.append(keys)
+            self._hashes.append(column_hashes(keys, states))
 
     def of(self, keys: pa.BinaryArray) -> Hashes:
         """The hash of each key's entry, 0 where there is none; no key comes twice. What is not known is read."""
         if not self._keys:
             return column_hashes(keys, self._read(keys))
         rows = rows_of(keys, pa.concat_arrays(self._keys))
+        rest = int(np.argmin(rows)) if (rows < 0).any() else len(rows)
+        if rest < len(rows):
+            found = pc.index_in(keys.slice(rest), value_set=pa.chunked_array(self._keys))
+            rows[rest:] = found.fill_null(-1).to_numpy(zero_copy_only=False)
         known = rows >= 0
-        found = np.zeros(len(keys), np.uint64)
-        found[known] = np.concatenate(self._hashes)[rows[known]]
+        hashes = np.zeros(len(keys), np.uint64)
+        hashes[known] = np.concatenate(self._hashes)[rows[known]]
         if not known.all():
-            rest = keys.filter(pa.array(~known))
-            found[~known] = column_hashes(rest, self._read(rest))
-        return found
+            unknown = keys.filter(pa.array(~known))
+            hashes[~known] = column_hashes(unknown, self._read(unknown))
+        return hashes

@@ -1,6 +1,6 @@
 """Hashes of entries for the digest, in columns: the same as `digest.entry_hashes` gives, without an object for any of them.
 
-Also which rows of a column are those of another one, for a batch writes the keys that it has read, in their order.
+Also which rows of a column have the keys of another one that is in the same order, as what a batch writes and has read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def column_hashes(keys: pa.BinaryArray, values: pa.BinaryArray) -> Hashes:
 
 
 def rows_of(keys: pa.BinaryArray, known: pa.BinaryArray) -> Rows:
-    """Which row of `known` has each key, -1 for none. Each is looked for behind the one before it, to the end and no more."""
+    """Which row of `known` has each key, where the keys come in the order of `known`: each is looked for behind the one before.
+
+    From the first one on that is not there all have -1, also those that are.
+    """
     return _rows_of(held(keys), held(known))
 
 
@@ -75,7 +78,7 @@ def _rows_of(keys: Field, known: Field) -> Rows:
                 next_row = candidate + 1
                 break
         else:
-            # Nothing behind can be told from here on in less than a search for each.
+            # To go on would be a search through all of `known` for each.
             break
     return found
 

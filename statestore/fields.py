@@ -7,17 +7,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.compiled import fixed
+from statestore.errors import InvariantBroken
 
 Bools = npt.NDArray[np.bool_]
 Ends = npt.NDArray[np.int32]
 # One field of some records: where its bytes are, where each ends behind where the first begins, and which are null.
 Field = tuple[int, Ends, Bools]
 
+_BINARY = pa.binary()
 _NOTHING = pa.py_buffer(b"\0")
 
 
 def held(column: pa.BinaryArray) -> Field:
-    """The column where it lies; to be kept for as long as the field is used."""
+    """The column where it lies; to be kept for as long as the field is used. Raises `InvariantBroken` for another type."""
+    if column.type != _BINARY:
+        raise InvariantBroken("column is not binary", type=column.type)
     _, ends, data = column.buffers()
     # What is empty is somewhere: at address 0 would be null.
     address = data.address if data is not None and data.address else _NOTHING.address

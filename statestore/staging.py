@@ -108,16 +108,15 @@ class Staged:
         columns = (rows.filter(pa.array(islice(chosen, len(rows)), pa.bool_())) for rows in self._columns)
         self._columns = [rows for rows in columns if len(rows)]
 
-    def changed(self, distinct: int) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-        """The keys that the batch changes and their states, null for a deletion. `distinct` is how many keys they are."""
+    def changed_columns(self, distinct: int) -> list[tuple[pa.BinaryArray, pa.BinaryArray]]:
+        """The keys that the batch changes and their states, null for a deletion, in pieces. `distinct` is how many they are."""
+        pieces = self._columns
         if distinct < len(self.keys):
             # Of a key that comes again, the last state counts.
-            newest = dict(zip(self.keys, self.states, strict=True))
-            return pa.array(list(newest), pa.binary()), pa.array(list(newest.values()), pa.binary())
-        if not self._columns:
-            return pa.array([], pa.binary()), pa.array([], pa.binary())
-        keys, states = (pa.concat_arrays([rows.column(at) for rows in self._columns]) for at in (0, 1))
-        return keys, states
+            last = set({key: row for row, key in enumerate(self.keys)}.values())
+            counts = (row in last for row in range(len(self.keys)))
+            pieces = [rows.filter(pa.array(islice(counts, len(rows)), pa.bool_())) for rows in pieces]
+        return [(rows.column(0), rows.column(1)) for rows in pieces]
 
     def changelog(self) -> Iterator[pa.RecordBatch]:
         """The state changes as records whose values begin with their time (`timestamped`), which the changelog leaves out."""

@@ -345,8 +345,13 @@ class Task:
         """Make the attempt what is uncommitted, in the place of what was."""
         self.store.rollback()
         gone = self._expire(staged) if self._placement.windowed else []
-        self._put(staged)
-        staged.digest = self._digest_after(staged, gone)
+        try:
+            self._put(staged)
+            staged.digest = self._digest_after(staged, gone)
+        except BaseException:
+            # Nobody is to see rows of an attempt that is not staged.
+            self.store.rollback()
+            raise
 
     def _expire(self, staged: Staged) -> list[int]:
         """Windows out of retention by the end of the batch are deleted, or not even written; gives the former's hashes."""
@@ -364,9 +369,12 @@ class Task:
         """The digest of the version that the attempt makes; `gone` are hashes of entries that have expired."""
         if self.digest is None:
             return None
-        keys, states = staged.changed(self.store.changes)
-        added, taken = column_hashes(keys, states), self._hashes.of(keys)
-        return changed(self.digest, added=[int(added.sum())], taken=[int(taken.sum()), *gone])
+        pieces = staged.changed_columns(self.store.changes)
+        if not pieces:
+            return changed(self.digest, added=(), taken=gone)
+        added = sum(int(column_hashes(keys, states).sum()) for keys, states in pieces)
+        taken = int(self._hashes.of(pa.concat_arrays([keys for keys, _ in pieces])).sum())
+        return changed(self.digest, added=[added], taken=[taken, *gone])
 
     def _put(self, staged: Staged) -> None:
         if not self._placement.windowed:

@@ -16,7 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from infra import jars
-from infra.errors import InfraError
+from infra.errors import InfraError, log_tail
 from infra.files import FileLock
 from infra.java import JavaHome, find_java
 
@@ -54,7 +54,7 @@ def _built(java: JavaHome, cache: Path, project: Path) -> Path:
     if folder.exists():
         return folder
     maven = os.pathsep.join(map(str, jars.resolve("maven", java, cache=cache)))
-    with FileLock(cache / "peers.lock", timeout_s=BUILD_TIMEOUT_S), tempfile.TemporaryDirectory(dir=cache) as work:
+    with FileLock(cache / "peers.lock", timeout_s=2 * BUILD_TIMEOUT_S), tempfile.TemporaryDirectory(dir=cache) as work:
         # Another process may have made it while this one waited.
         if not folder.exists():
             _build(java, maven, project, Path(work), cache / "maven")
@@ -63,24 +63,24 @@ def _built(java: JavaHome, cache: Path, project: Path) -> Path:
 
 
 def _build(java: JavaHome, maven: str, project: Path, work: Path, repository: Path) -> None:
-    done = subprocess.run(
-        [
-            *(str(java.java), "-XX:TieredStopAtLevel=1", *java.trust_options, "-cp", maven),
-            *(f"-Dmaven.multiModuleProjectDirectory={project}", "org.apache.maven.cli.MavenCli"),
-            # No questions, wrong checksums are errors, errors alone are told.
-            *("--batch-mode", "--strict-checksums", "--quiet", "--file", str(project / "pom.xml")),
-            *(f"-Dmaven.repo.local={repository}", f"-Dinto={work / 'target'}", "package"),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=BUILD_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode != 0:
+    arguments = [
+        *(str(java.java), "-XX:TieredStopAtLevel=1", *java.trust_options, "-cp", maven),
+        *(f"-Dmaven.multiModuleProjectDirectory={project}", "org.apache.maven.cli.MavenCli"),
+        # No questions, wrong checksums are errors, errors alone are told.
+        *("--batch-mode", "--strict-checksums", "--quiet", "--file", str(project / "pom.xml")),
+        *(f"-Dmaven.repo.local={repository}", f"-Dinto={work / 'target'}", "package"),
+    ]
+    log = work / "maven.log"
+    with log.open("wb") as output:
+        try:
+            code = subprocess.run(
+                arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=BUILD_TIMEOUT_S, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = -1
+    if code != 0:
         raise InfraError(
-            f"the Java programs were not built:\n{done.stdout[-3000:]}",
-            code=done.returncode,
+            f"the Java programs were not built:{log_tail(log)}",
+            code=code,
             hint="check the network, and name a proxy or trust store in JAVA_TOOL_OPTIONS if there is one; then try again",
         )

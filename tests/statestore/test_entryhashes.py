@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore.committedhashes import CommittedHashes
 from statestore.digest import entry_hashes
 from statestore.entryhashes import column_hashes, rows_of
+from statestore.errors import InvariantBroken
 
 # The hash has a way of its own for each range of lengths: up to 16, 128, 240, 1024 bytes and above.
 LENGTHS = (0, 1, 3, 4, 8, 9, 16, 17, 64, 128, 129, 240, 241, 1_024, 1_025, 5_000)
@@ -71,7 +73,7 @@ def test_whatever_was_read_hashes_are_of_what_is_committed(
     assert not np.any(known.of(binary(written)))
 
 
-def test_what_was_read_in_that_order_is_not_read_again() -> None:
+def test_what_was_read_is_not_read_again() -> None:
     asked: list[bytes] = []
 
     def read(keys: pa.BinaryArray) -> pa.BinaryArray:
@@ -83,5 +85,13 @@ def test_what_was_read_in_that_order_is_not_read_again() -> None:
     known.add(binary([b"c"]), binary([None]))
     assert entry_hashes([b"b", b"c"], [b"2", None]) == known.of(binary([b"b", b"c"])).tolist()
     assert [] == asked
-    assert entry_hashes([b"a", b"d"], [b"1", b"state"]) == known.of(binary([b"a", b"d"])).tolist()
+    # In another order neither, and of what was not read that alone.
+    assert entry_hashes([b"c", b"a", b"b"], [None, b"1", b"2"]) == known.of(binary([b"c", b"a", b"b"])).tolist()
+    assert [] == asked
+    assert entry_hashes([b"d", b"b", b"a"], [b"state", b"2", b"1"]) == known.of(binary([b"d", b"b", b"a"])).tolist()
     assert [b"d"] == asked
+
+
+def test_other_types_are_refused() -> None:
+    with pytest.raises(InvariantBroken, match="column is not binary"):
+        column_hashes(pa.array([b"a"], pa.large_binary()), binary([b"1"]))

@@ -77,3 +77,7 @@ def test_rows_are_taken_apart_in_their_order(batches: list[list[Row]], expires: 
     gone: list[Timed] = [(key, None, STREAM_TIME_MS) for key in staged.expired]
     assert timed(list(staged.changelog())) == expected + gone
     assert staged.changes == len(expected + gone)
+    newest = dict(zip(staged.keys, staged.states, strict=True))
+    columns = staged.changed_columns(len(newest))
+    pairs = [pair for keys, states in columns for pair in zip(keys.to_pylist(), states.to_pylist(), strict=True)]
+    assert sorted(newest.items()) == sorted(pairs), "each key once, with its last state"
