@@ -21,8 +21,8 @@ def test_a_failed_build_shows_maven_s_log_and_leaves_nothing(tmp_path: Path) -> 
     project = tmp_path / "project"
     shutil.copytree(programs.PROJECT, project, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     (project / programs.SOURCES / "Broken.java").write_text("final class Broken { int number = missing; }")
-    before = set(cache_folder().glob("peers-*"))
-    with pytest.raises(InfraError, match="missing cannot be resolved"):
-        programs.command("Broken", cache=cache_folder(), project=project)
-    assert before == set(cache_folder().glob("peers-*"))
-    assert not list((project).glob("target*"))
+    # Nothing is left that would be taken for a build.
+    for _ in range(2):
+        with pytest.raises(InfraError, match="missing cannot be resolved"):
+            programs.command("Broken", cache=cache_folder(), project=project)
+    assert not list(project.glob("target*"))
