@@ -29,7 +29,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(UV) pip sync --python $(BIN)/python --quiet --require-hashes --compile-bytecode requirements.lock
 	@$(UV) pip install --python $(BIN)/python --quiet --no-deps --editable .
 	@$(BIN)/python -m compileall -q statestore pipelines ops infra
-	@$(BIN)/python -c 'from pipelines.engine import loops; loops.ready()'
+	@$(BIN)/python -c 'from pipelines.engine import loops; from statestore import entryhashes; loops.ready(); entryhashes.ready()'
 	@touch $@
 
 demo: setup ## run the main job on real flights, kill it twice, compare every result (3 minutes)

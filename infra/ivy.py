@@ -9,13 +9,12 @@ is only for making a new lock file. Keeps nothing: Ivy's cache lives in the call
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from infra.errors import InfraError, JarsUnavailable, log_tail
-from infra.java import JavaHome
+from infra.java import NETWORK_HINT, JavaHome
 
 RETRIEVE_PATTERN = "[organisation]__[artifact]__[revision].[ext]"
 FETCH_TIMEOUT_S = 900
@@ -62,25 +61,14 @@ def fetch(request: Request, *, into: Path, work: Path, java: JavaHome) -> dict[C
     settings, module, log = work / "settings.xml", work / "module.xml", work / "ivy.log"
     settings.write_text(_settings(request), encoding="utf-8")
     module.write_text(_module(request), encoding="utf-8")
-    command = [
-        *(str(java.java), "-XX:TieredStopAtLevel=1", f"-Divy.default.ivy.user.dir={work / 'user'}"),
-        *java.trust_options,
+    arguments = [
+        f"-Divy.default.ivy.user.dir={work / 'user'}",
         *("-jar", str(ivy_jar()), "-settings", str(settings), "-ivy", str(module), "-cache", str(work / "cache")),
         *("-confs", "x", "-types", "jar", "bundle", "-retrieve", str(into / RETRIEVE_PATTERN)),
     ]
-    with log.open("wb") as output:
-        try:
-            code = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=FETCH_TIMEOUT_S, check=False
-            ).returncode
-        except subprocess.TimeoutExpired:
-            code = -1
+    code = java.run(arguments, log=log, timeout_s=FETCH_TIMEOUT_S)
     if code != 0:
-        raise JarsUnavailable(
-            f"jars could not be fetched:{log_tail(log)}",
-            code=code,
-            hint="check the network, and name a proxy or trust store in JAVA_TOOL_OPTIONS if there is one; then try again",
-        )
+        raise JarsUnavailable(f"jars could not be fetched:{log_tail(log)}", code=code, hint=NETWORK_HINT)
     files = {Coordinate(*file.stem.split("__")): file for file in into.glob("*__*__*.jar")}
     if request.exact and set(request.roots) - set(files):
         missing = ", ".join(map(str, sorted(set(request.roots) - set(files))))

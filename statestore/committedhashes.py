@@ -41,7 +41,7 @@ class CommittedHashes:
         if not self._keys:
             return column_hashes(keys, self._read(keys))
         rows = rows_of(keys, pa.concat_arrays(self._keys))
-        rest = int(np.argmin(rows)) if (rows < 0).any() else len(rows)
+        rest = np.count_nonzero(rows >= 0)
         if rest < len(rows):
             found = pc.index_in(keys.slice(rest), value_set=pa.chunked_array(self._keys))
             rows[rest:] = found.fill_null(-1).to_numpy(zero_copy_only=False)

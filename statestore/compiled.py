@@ -6,14 +6,17 @@ and not by every process. Where no file can be written, or one is damaged, the p
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar, cast
 
+import llvmlite.binding
 import numba
 import numpy as np
 import numpy.typing as npt
 import structlog
+from numba import types
 from numba.core.caching import FunctionCache
 
 log = structlog.get_logger()
@@ -62,6 +65,18 @@ class _Kept(FunctionCache):
 def inlined(function: Callable[P, T]) -> Callable[P, T]:
     """The function as a part of the compiled ones that call it: a call of its own would count references to arrays."""
     return cast(Callable[P, T], numba.njit(inline="always")(function))
+
+
+def external(file: str, symbol: str, result: Any, *arguments: Any) -> Any:
+    """A C function of a shared library, or of what that is linked with, for compiled code. Types are Numba's."""
+    address = ctypes.cast(ctypes.PyDLL(file)[symbol], ctypes.c_void_p).value
+    llvmlite.binding.add_symbol(symbol, address)
+    return types.ExternalFunction(symbol, result(*arguments))
+
+
+# Of the C library, which is known without being asked for.
+memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
+memcmp: Any = types.ExternalFunction("memcmp", types.int32(types.intp, types.intp, types.intp))
 
 
 def fixed(array: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:

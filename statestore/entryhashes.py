@@ -5,27 +5,19 @@ Also which rows of a column have the keys of another one that is in the same ord
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any
-
-import llvmlite.binding
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash._xxhash as library  # type: ignore[import-not-found]
 from numba import types
 
-from statestore.compiled import compiled
+from statestore.compiled import compiled, external, memcmp, memcpy
 from statestore.fields import Field, held
 
 Hashes = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 
-_SYMBOL = "XXH3_64bits_withSeed"
-llvmlite.binding.add_symbol(_SYMBOL, ctypes.cast(ctypes.PyDLL(library.__file__)[_SYMBOL], ctypes.c_void_p).value)
-_xxh3: Any = types.ExternalFunction(_SYMBOL, types.uint64(types.intp, types.intp, types.uint64))
-_memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
-_memcmp: Any = types.ExternalFunction("memcmp", types.int32(types.intp, types.intp, types.intp))
+_xxh3 = external(library.__file__, "XXH3_64bits_withSeed", types.uint64, types.intp, types.intp, types.uint64)
 
 
 def column_hashes(keys: pa.BinaryArray, values: pa.BinaryArray) -> Hashes:
@@ -55,8 +47,8 @@ def _hashes(keys: Field, values: Field) -> Hashes:
     for row in range(len(found)):
         if not value_nulls[row]:
             key_size, value_size = key_ends[row + 1] - key_ends[row], value_ends[row + 1] - value_ends[row]
-            _memcpy(place, key_bytes + key_ends[row], key_size)
-            _memcpy(place + key_size, value_bytes + value_ends[row], value_size)
+            memcpy(place, key_bytes + key_ends[row], key_size)
+            memcpy(place + key_size, value_bytes + value_ends[row], value_size)
             found[row] = _xxh3(place, key_size + value_size, np.uint64(key_size))
     # The last use of its memory.
     entry[0] = 0
@@ -71,7 +63,7 @@ def _rows_of(keys: Field, known: Field) -> Rows:
     for row in range(len(found)):
         size, at = key_ends[row + 1] - key_ends[row], key_bytes + key_ends[row]
         for candidate in range(next_row, len(known_nulls)):
-            if known_ends[candidate + 1] - known_ends[candidate] == size and not _memcmp(
+            if known_ends[candidate + 1] - known_ends[candidate] == size and not memcmp(
                 at, known_bytes + known_ends[candidate], size
             ):
                 found[row] = candidate

@@ -11,16 +11,14 @@ function says.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, ClassVar
 
 import confluent_kafka.cimpl as binding
-import llvmlite.binding
 import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from statestore.compiled import compiled, fixed
+from statestore.compiled import compiled, external, fixed, memcpy
 from statestore.fields import Field
 
 Integers = npt.NDArray[np.int64]
@@ -53,19 +51,14 @@ MEMORY: Integers = np.asarray(_Everything())
 
 
 def _client(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of the library that the binding has loaded, for compiled code."""
-    symbol = f"rd_kafka_{name}"
-    # It is looked for in what the binding was linked with, too.
-    address = ctypes.cast(ctypes.PyDLL(binding.__file__)[symbol], ctypes.c_void_p).value
-    llvmlite.binding.add_symbol(symbol, address)
-    return types.ExternalFunction(symbol, result(*arguments))
+    """A function of the library that the binding has loaded."""
+    return external(binding.__file__, f"rd_kafka_{name}", result, *arguments)
 
 
 _message_timestamp = _client("message_timestamp", types.int64, types.intp, types.intp)
 _message_destroy = _client("message_destroy", types.void, types.intp)
 _produceva = _client("produceva", types.intp, types.intp, types.intp, types.intp)
 _error_destroy = _client("error_destroy", types.void, types.intp)
-_memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 
 
 @compiled
@@ -112,8 +105,8 @@ def copy(
         at = messages[row] // _WORD - 1
         key_nulls[row] = memory[at + KEY] == 0
         value_nulls[row] = memory[at + PAYLOAD] == 0
-        _memcpy(key_bytes + key_end, memory[at + KEY], memory[at + KEY_LEN])
-        _memcpy(value_bytes + value_end, memory[at + PAYLOAD], memory[at + LEN])
+        memcpy(key_bytes + key_end, memory[at + KEY], memory[at + KEY_LEN])
+        memcpy(value_bytes + value_end, memory[at + PAYLOAD], memory[at + LEN])
         key_end += memory[at + KEY_LEN]
         value_end += memory[at + LEN]
         key_ends[row + 1], value_ends[row + 1] = key_end, value_end

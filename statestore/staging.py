@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import compress, islice
 
@@ -104,9 +104,7 @@ class Staged:
         if all(kept):
             return
         self.keys, self.states = list(compress(self.keys, kept)), list(compress(self.states, kept))
-        chosen = iter(kept)
-        columns = (rows.filter(pa.array(islice(chosen, len(rows)), pa.bool_())) for rows in self._columns)
-        self._columns = [rows for rows in columns if len(rows)]
+        self._columns = [rows for rows in self._filtered(kept) if len(rows)]
 
     def changed_columns(self, distinct: int) -> list[tuple[pa.BinaryArray, pa.BinaryArray]]:
         """The keys that the batch changes and their states, null for a deletion, in pieces. `distinct` is how many they are."""
@@ -114,9 +112,13 @@ class Staged:
         if distinct < len(self.keys):
             # Of a key that comes again, the last state counts.
             last = set({key: row for row, key in enumerate(self.keys)}.values())
-            counts = (row in last for row in range(len(self.keys)))
-            pieces = [rows.filter(pa.array(islice(counts, len(rows)), pa.bool_())) for rows in pieces]
+            pieces = self._filtered(row in last for row in range(len(self.keys)))
         return [(rows.column(0), rows.column(1)) for rows in pieces]
+
+    def _filtered(self, kept: Iterable[bool]) -> list[pa.RecordBatch]:
+        """The columns without the changes that are not kept; a batch may have none left."""
+        chosen = iter(kept)
+        return [rows.filter(pa.array(islice(chosen, len(rows)), pa.bool_())) for rows in self._columns]
 
     def changelog(self) -> Iterator[pa.RecordBatch]:
         """The state changes as records whose values begin with their time (`timestamped`), which the changelog leaves out."""

@@ -342,16 +342,14 @@ class Task:
             reach("stage.closed")
 
     def _lay(self, staged: Staged) -> None:
-        """Make the attempt what is uncommitted, in the place of what was."""
+        """Make the attempt what is uncommitted, in the place of what was; nothing is, where that fails."""
         self.store.rollback()
-        gone = self._expire(staged) if self._placement.windowed else []
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.store.rollback)
+            gone = self._expire(staged) if self._placement.windowed else []
             self._put(staged)
             staged.digest = self._digest_after(staged, gone)
-        except BaseException:
-            # Nobody is to see rows of an attempt that is not staged.
-            self.store.rollback()
-            raise
+            undo.pop_all()
 
     def _expire(self, staged: Staged) -> list[int]:
         """Windows out of retention by the end of the batch are deleted, or not even written; gives the former's hashes."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pipelines.engine import jsonshape
-from statestore import entryhashes, messages
+from statestore import messages
 
 
 def ready() -> None:
     """Have the machine code of all of them."""
     messages.ready()
-    entryhashes.ready()
     jsonshape.ready()

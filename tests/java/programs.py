@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from infra import jars
 from infra.errors import InfraError, log_tail
 from infra.files import FileLock
-from infra.java import JavaHome, find_java
+from infra.java import NETWORK_HINT, JavaHome, find_java
 
 PROJECT = Path(__file__).parent
 SOURCES = Path("src", "main", "java")
@@ -63,24 +62,13 @@ def _built(java: JavaHome, cache: Path, project: Path) -> Path:
 
 
 def _build(java: JavaHome, maven: str, project: Path, work: Path, repository: Path) -> None:
+    log = work / "maven.log"
     arguments = [
-        *(str(java.java), "-XX:TieredStopAtLevel=1", *java.trust_options, "-cp", maven),
-        *(f"-Dmaven.multiModuleProjectDirectory={project}", "org.apache.maven.cli.MavenCli"),
+        *("-cp", maven, f"-Dmaven.multiModuleProjectDirectory={project}", "org.apache.maven.cli.MavenCli"),
         # No questions, wrong checksums are errors, errors alone are told.
         *("--batch-mode", "--strict-checksums", "--quiet", "--file", str(project / "pom.xml")),
         *(f"-Dmaven.repo.local={repository}", f"-Dinto={work / 'target'}", "package"),
     ]
-    log = work / "maven.log"
-    with log.open("wb") as output:
-        try:
-            code = subprocess.run(
-                arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=BUILD_TIMEOUT_S, check=False
-            ).returncode
-        except subprocess.TimeoutExpired:
-            code = -1
+    code = java.run(arguments, log=log, timeout_s=BUILD_TIMEOUT_S)
     if code != 0:
-        raise InfraError(
-            f"the Java programs were not built:{log_tail(log)}",
-            code=code,
-            hint="check the network, and name a proxy or trust store in JAVA_TOOL_OPTIONS if there is one; then try again",
-        )
+        raise InfraError(f"the Java programs were not built:{log_tail(log)}", code=code, hint=NETWORK_HINT)

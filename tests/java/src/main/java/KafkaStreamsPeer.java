@@ -420,12 +420,7 @@ public final class KafkaStreamsPeer {
   }
 
   static Properties properties(String bootstrap, String application, String folder) {
-    Properties properties = new Properties();
-    properties.put(StreamsConfig.APPLICATION_ID_CONFIG, application);
-    properties.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, bootstrap);
-    properties.put(StreamsConfig.STATE_DIR_CONFIG, folder);
-    properties.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
-    properties.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 2);
+    Properties properties = Application.settings(bootstrap, application, folder, 2);
     properties.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, Integer.parseInt(System.getenv("COMMIT_INTERVAL_MS")));
     properties.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
     // Larger than the default of 10 MiB, so that a key that changes often in one interval is written once.

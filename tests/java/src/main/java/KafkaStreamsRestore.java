@@ -51,12 +51,7 @@ public final class KafkaStreamsRestore {
   // Halting is the end of it.
   @SuppressWarnings("resource")
   public static void main(String[] arguments) throws InterruptedException {
-    Properties settings = new Properties();
-    settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, arguments[0]);
-    settings.put(StreamsConfig.APPLICATION_ID_CONFIG, arguments[1]);
-    settings.put(StreamsConfig.STATE_DIR_CONFIG, arguments[2]);
-    settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
-    settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 2);
+    Properties settings = Application.settings(arguments[0], arguments[1], arguments[2], 2);
     // Larger fetches and batches than by default: it restores faster with them.
     settings.put(StreamsConfig.restoreConsumerPrefix("max.poll.records"), 10_000);
     settings.put(StreamsConfig.restoreConsumerPrefix("fetch.max.bytes"), 64 << 20);
@@ -69,9 +64,9 @@ public final class KafkaStreamsRestore {
         Stores.timestampedKeyValueStoreBuilder(
             Stores.persistentTimestampedKeyValueStore("s"), Serdes.ByteArray(), Serdes.ByteArray()),
         "nothing");
-    CountDownLatch running = new CountDownLatch(1);
     Map<String, Throwable> failure = new ConcurrentHashMap<>();
     KafkaStreams streams = new KafkaStreams(topology, settings);
+    CountDownLatch running = Application.running(streams);
     streams.setUncaughtExceptionHandler(
         error -> {
           failure.put("error", error);
@@ -79,12 +74,6 @@ public final class KafkaStreamsRestore {
           return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
         });
     streams.setGlobalStateRestoreListener(new Listener());
-    streams.setStateListener(
-        (now, before) -> {
-          if (now == KafkaStreams.State.RUNNING) {
-            running.countDown();
-          }
-        });
     streams.start();
     if (!running.await(30, TimeUnit.MINUTES) || !failure.isEmpty()) {
       System.err.println("not restored: " + failure);

@@ -4,14 +4,11 @@ import java.util.HexFormat;
 import java.util.Properties;
 import java.util.TreeSet;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StoreQueryParameters;
-import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.Topology;
-import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.processor.api.Processor;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
@@ -110,39 +107,17 @@ public final class RawPeer {
   }
 
   public static void main(String[] arguments) throws InterruptedException {
-    Properties settings = new Properties();
-    settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, arguments[0]);
-    settings.put(StreamsConfig.APPLICATION_ID_CONFIG, arguments[1]);
-    settings.put(StreamsConfig.STATE_DIR_CONFIG, arguments[2]);
-    settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
-    settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 1);
+    Properties settings = Application.settings(arguments[0], arguments[1], arguments[2], 1);
     settings.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");
     boolean windowed = arguments[4].equals("windowed");
     CountDownLatch records = new CountDownLatch(Integer.parseInt(arguments[3]));
-    CountDownLatch running = new CountDownLatch(1);
     Topology topology = new Topology();
     topology.addSource(
         "in", Serdes.ByteArray().deserializer(), Serdes.ByteArray().deserializer(), arguments[1] + "-in");
     topology.addProcessor("put", () -> new Putting(records, windowed), "in");
     topology.addStateStore(store(windowed), "put");
     KafkaStreams streams = new KafkaStreams(topology, settings);
-    streams.setUncaughtExceptionHandler(
-        error -> {
-          error.printStackTrace();
-          Runtime.getRuntime().halt(1);
-          return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
-        });
-    streams.setStateListener(
-        (now, before) -> {
-          if (now == KafkaStreams.State.RUNNING) {
-            running.countDown();
-          }
-        });
-    streams.start();
-    if (!running.await(100, TimeUnit.SECONDS) || !records.await(100, TimeUnit.SECONDS)) {
-      System.err.println("not running, or input missing: " + streams.state());
-      Runtime.getRuntime().halt(1);
-    }
+    Application.process(streams, records);
     String lines = String.join("\n", listed(streams, windowed));
     // Closing commits.
     streams.close(Duration.ofSeconds(30));

@@ -3,14 +3,11 @@ import java.time.Duration;
 import java.util.Properties;
 import java.util.TreeSet;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StoreQueryParameters;
-import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.Topology;
-import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.kstream.internals.SessionWindow;
 import org.apache.kafka.streams.processor.api.Processor;
@@ -120,33 +117,11 @@ public final class StoresPeer {
   }
 
   public static void main(String[] arguments) throws InterruptedException {
-    Properties settings = new Properties();
-    settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, arguments[0]);
-    settings.put(StreamsConfig.APPLICATION_ID_CONFIG, arguments[1]);
-    settings.put(StreamsConfig.STATE_DIR_CONFIG, arguments[2]);
-    settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
-    settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 1);
+    Properties settings = Application.settings(arguments[0], arguments[1], arguments[2], 1);
     settings.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");
     CountDownLatch records = new CountDownLatch(Integer.parseInt(arguments[3]));
-    CountDownLatch running = new CountDownLatch(1);
     KafkaStreams streams = new KafkaStreams(topology(arguments[1], records), settings);
-    streams.setUncaughtExceptionHandler(
-        error -> {
-          error.printStackTrace();
-          Runtime.getRuntime().halt(1);
-          return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
-        });
-    streams.setStateListener(
-        (now, before) -> {
-          if (now == KafkaStreams.State.RUNNING) {
-            running.countDown();
-          }
-        });
-    streams.start();
-    if (!running.await(100, TimeUnit.SECONDS) || !records.await(100, TimeUnit.SECONDS)) {
-      System.err.println("not running, or input missing: " + streams.state());
-      Runtime.getRuntime().halt(1);
-    }
+    Application.process(streams, records);
     String lines = String.join("\n", listed(streams));
     // Closing commits.
     streams.close(Duration.ofSeconds(30));
