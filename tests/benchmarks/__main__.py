@@ -2,7 +2,7 @@
 
     make bench                                                    everything but the soak, three rounds
     make bench BENCH='--workload key-totals-10000 --records 500000 --rounds 1'
-    make bench BENCH='--workload latency --system rollforward kafka-streams --rate 100000'
+    make bench BENCH='--workload latency --system rollforward --rate 100000'
     make bench BENCH='--workload soak --minutes 30'
     make bench BENCH='--tables'                                   tables and plots again from the figures that are there
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -42,11 +43,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--workload", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--system", nargs="+", choices=list(SYSTEMS), metavar="NAME", help=f"of {', '.join(SYSTEMS)}")
     parser.add_argument(
-        "--records", type=int, default=10_000_000, help="of each throughput workload; slow systems get a part"
+        "--records", type=int, help="of each throughput workload, fewer for slow systems; default: each workload's own"
     )
     parser.add_argument("--batch", type=int, default=2_000_000, help="records a batch at most, ours and Spark's")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rate", type=int, help="records/s for latency and soak; default: half of what the system can")
+    parser.add_argument("--rate", type=int, help="records/s for latency and soak; default: half of the peak, 20,000")
     parser.add_argument("--seconds", type=int, default=30, help="of measuring in latency and idle")
     parser.add_argument("--state-keys", type=int, default=1_000_000, help="keys of state in restart")
     parser.add_argument("--minutes", type=float, default=30, help="of the soak")
@@ -92,7 +93,7 @@ def run_one(name: str, broker: Broker, options: argparse.Namespace, folder: Path
     systems = [SYSTEMS[system] for system in options.system or SYSTEMS]
     if name in WORKLOADS:
         workload = WORKLOADS[name]
-        sizes = {"records": options.records, "rounds": options.rounds}
+        sizes = {"records": options.records or workload.size, "rounds": options.rounds}
         return run_workload(broker, workload, systems, **sizes, folder=folder, tell=tell), UNITS
     scenario = SCENARIOS[name]
     asked = Options(
@@ -126,4 +127,6 @@ def tell(line: str) -> None:
 
 
 if __name__ == "__main__":
+    # What was started is ended, too, when somebody else ends this.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     main()

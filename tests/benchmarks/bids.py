@@ -8,13 +8,15 @@ and Spark shuffle all the same. The record's time is `dateTime`. Bids are number
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from statestore.columns import RECORDS
 from tests.benchmarks.outputs import Rows
-from tests.benchmarks.topics import produce
+from tests.benchmarks.topics import CHUNK, produce
 
 FIRST_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -45,21 +47,20 @@ class Draw:
 
 def fill(bootstrap: str, topic: str, bids: pd.DataFrame, key: list[str]) -> None:
     """Produce the bids, keyed by the columns of `key`; `day` stands for the day of `dateTime`."""
-    columns = bids.assign(day=bids["dateTime"] // DAY_MS)[key].astype(str)
-    keys = columns[key[0]].str.cat([columns[name] for name in key[1:]], sep=":") if key[1:] else columns[key[0]]
-    names = ["auction", "price", "bidder", "dateTime"]
-    rows = zip(keys.tolist(), *(bids[name].tolist() for name in names), strict=True)
-    produce(
-        bootstrap,
-        topic,
-        (
-            (
-                key.encode(),
-                b'{"auction":%d,"price":%d,"bidder":%d,"dateTime":%d}' % (auction, price, bidder, time),
-                time,
-            )
-            for key, auction, price, bidder, time in rows
-        ),
+    produce(bootstrap, topic, (records(bids[at : at + CHUNK], key) for at in range(0, len(bids), CHUNK)))
+
+
+def records(bids: pd.DataFrame, key: list[str]) -> pa.RecordBatch:
+    """The bids as records (`columns.RECORDS`)."""
+    columns = {name: pa.array(column) for name, column in bids.assign(day=bids["dateTime"] // DAY_MS).items()}
+    texts = {name: column.cast(pa.string()) for name, column in columns.items()}
+    pieces: list[pa.Array | str] = []
+    for name in ("auction", "price", "bidder", "dateTime"):
+        pieces += [f'{"," if pieces else "{"}"{name}":', texts[name]]
+    keys = pc.binary_join_element_wise(*(texts[name] for name in key), ":")
+    values = pc.binary_join_element_wise(*pieces, "}", "")
+    return pa.RecordBatch.from_arrays(
+        [keys.cast(pa.binary()), values.cast(pa.binary()), columns["dateTime"]], schema=RECORDS
     )
 
 
@@ -93,11 +94,11 @@ def auction_days(bids: pd.DataFrame) -> Rows:
     return rows(found.assign(MEAN=found["TOTAL"] / found["BIDS"]))
 
 
-def high_bids(bids: pd.DataFrame) -> list[dict[str, Any]]:
-    """Bids of 5,000 and more, projected; a stream's result is a list, whose order does not count."""
+def high_bids(bids: pd.DataFrame) -> pa.Table:
+    """Bids of 5,000 and more, projected; a stream's result is a table, whose order does not count."""
     high = bids[bids["price"] >= 5_000]
     columns = {"AUCTION": high["auction"], "AT": high["dateTime"], "DOUBLED": high["price"] * 2}
-    return pd.DataFrame(columns).to_dict("records")
+    return pa.table(columns)
 
 
 def rows(found: pd.DataFrame) -> Rows:

@@ -1,22 +1,24 @@
 """Reading what a system has put out, as `read_committed`, and comparing it with what is right.
 
-A table's result is by key: the newest record of a key counts. A stream's is a list. Values are compared as a whole, so
-a missing, extra or wrong column is a difference as well.
+A table's result is by key: the newest record of a key counts. A stream's is all of its rows, in any order, as an Arrow
+table, since there are millions. Values are compared as a whole, so a missing, extra or wrong column is a difference as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import confluent_kafka as ck
 import orjson
+import pyarrow as pa
+import pyarrow.json as pj
 
 from tests.support.present import present
 
 Row = dict[str, Any]
 Rows = dict[str, Row]
-Expected = Rows | list[Row]
+Expected: TypeAlias = "Rows | pa.Table"
 SHOWN = 5
 
 
@@ -58,18 +60,21 @@ def table(bootstrap: str, topic: str, key_text: Callable[[bytes], str]) -> Rows:
     return {key_text(key): orjson.loads(present(value)) for key, value in newest.items()}
 
 
-def stream(bootstrap: str, topic: str) -> list[Row]:
-    """Every row."""
-    return [orjson.loads(present(message.value())) for message in messages(bootstrap, topic)]
+def stream(bootstrap: str, topic: str) -> pa.Table:
+    """Every row; a column that a row has not is null there."""
+    values = [present(message.value()) for message in messages(bootstrap, topic)]
+    text = pa.py_buffer(b"\n".join(values))
+    table = pj.read_json(pa.BufferReader(text)) if values else pa.table({})
+    if len(table) != len(values):
+        raise WrongResult(f"{topic}: {len(values)} records have {len(table)} rows")
+    return table
 
 
 def require_equal(where: str, expected: Expected, found: Expected) -> None:
     """Raises `WrongResult` that shows the first differences."""
-    if isinstance(expected, list):
-        wanted, got = sorted(map(_line, expected)), sorted(map(_line, found))
-        if wanted != got:
-            difference = sorted(set(wanted) ^ set(got))[:SHOWN]
-            raise WrongResult(f"{where}: {len(got)} records instead of {len(wanted)}; {difference}")
+    if isinstance(expected, pa.Table):
+        assert isinstance(found, pa.Table)
+        _require_same_rows(where, expected, found)
         return
     assert isinstance(found, dict)
     wrong = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
@@ -78,5 +83,12 @@ def require_equal(where: str, expected: Expected, found: Expected) -> None:
         raise WrongResult(f"{where}: {len(wrong)} of {len(expected)} keys are wrong; {'; '.join(shown)}")
 
 
-def _line(row: object) -> bytes:
-    return orjson.dumps(row, option=orjson.OPT_SORT_KEYS)
+def _require_same_rows(where: str, expected: pa.Table, found: pa.Table) -> None:
+    names = sorted(expected.column_names)
+    if names != sorted(found.column_names):
+        raise WrongResult(f"{where}: columns {sorted(found.column_names)} instead of {names}")
+    wanted, got = (table.select(names).sort_by([(name, "ascending") for name in names]) for table in (expected, found))
+    if not wanted.cast(got.schema).equals(got):
+        both = zip(wanted.to_batches(max_chunksize=1), got.to_batches(max_chunksize=1), strict=False)
+        different = next((a.to_pylist() + b.to_pylist() for a, b in both if not a.equals(b)), "the first are equal")
+        raise WrongResult(f"{where}: {len(got)} records instead of {len(wanted)}; {different}")

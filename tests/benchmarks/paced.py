@@ -1,86 +1,155 @@
-"""A process that produces bids at a steady rate, each with the time at which it was produced.
+"""A process that produces bids at a steady rate, each with the time at which it was due.
 
     python -m tests.benchmarks.paced BOOTSTRAP TOPIC RATE SECONDS KEYS FILE
 
 It creates no topic. Prices are 1 and times in the values the same, auctions are drawn evenly from KEYS. SIGTERM ends it early. The file (numpy) has a
-row (auction, time in ms) for each record in the order of sending and is complete when the process has ended with 0.
+row (auction, time in ms) for each record, each key's in the order of sending, and is complete when the process has ended with 0.
+
+What is measured needs the machine's cores. So batches of records are made, compressed and hashed before the clock starts, and
+sent again and again: all records of one have the same time, which stands in the batch's head, outside of what is compressed.
+A thousand of them cost as much as producing one record a call. Every record's time is that of the plan: where the broker does
+not keep up, they are as late as they are.
 """
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import struct
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-import confluent_kafka as ck
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
 
-from statestore.columns import records_of
-from statestore.librdkafka import queue_but
+from statestore.murmur2 import partitions_of
 from tests.benchmarks import bids
+from tests.benchmarks.topics import PARTITIONS
 
-TICK_S = 0.005
+Auctions = npt.NDArray[np.int64]
+# Every partition gets one batch each time, so often where that is a record at least.
+TICK_S = 0.01
+# Records that are made, in batches of each partition between so many.
+MADE = 800_000
+MADE_BATCHES = (32, 4_096)
+IN_FLIGHT = 16
+_LZ4 = 3
+# Of a record batch (format 2): where its checksum lies, what it covers, and where its first and last time lie.
+_CRC, _COVERED, _TIMES = 17, 21, 27
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records of one partition, encoded and compressed, and their auctions in their order."""
+
+    auctions: Auctions
+    encoded: bytearray
+
+    @classmethod
+    def of(cls, auctions: Auctions) -> Batch:
+        """Bids on these auctions."""
+        builder = DefaultRecordBatchBuilder(
+            magic=2,
+            compression_type=_LZ4,
+            is_transactional=0,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+            batch_size=2**30,
+        )
+        for number, auction in enumerate(auctions.tolist()):
+            value = b'{"auction":%d,"price":1,"bidder":0,"dateTime":%d}' % (auction, bids.FIRST_MS)
+            builder.append(number, 0, b"%d" % auction, value, [])
+        return cls(auctions, bytearray(builder.build()))
+
+    def at(self, time_ms: int) -> bytes:
+        """It, with this time for all its records."""
+        struct.pack_into(">qq", self.encoded, _TIMES, time_ms, time_ms)
+        struct.pack_into(">I", self.encoded, _CRC, calc_crc32c(memoryview(self.encoded)[_COVERED:]))
+        return bytes(self.encoded)
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Batches of `size` records for each partition; one of each goes out every `period_s`."""
+
+    batches: list[list[Batch]]
+    size: int
+    period_s: float
+
+    @classmethod
+    def of(cls, rate: float, keys: int) -> Supply:
+        """For so many records a second in all."""
+        size = max(1, round(rate * TICK_S / PARTITIONS))
+        least, most = MADE_BATCHES
+        count = min(max(MADE // (PARTITIONS * size), least), most)
+        # A fifth more than is needed: partitions do not get the same share.
+        drawn = np.random.default_rng(2).integers(0, keys, int(1.2 * PARTITIONS * count * size) + 1_000)
+        owners = partitions_of(pa.array(drawn).cast(pa.string()).cast(pa.binary()), PARTITIONS)
+        of_each = [drawn[owners == partition] for partition in range(PARTITIONS)]
+        batches = [
+            [Batch.of(mine[at : at + size]) for at in range(0, (len(mine) // size) * size, size)][:count]
+            for mine in of_each
+        ]
+        return cls(batches, size, PARTITIONS * size / rate)
+
+    def turn(self, number: int) -> list[Batch]:
+        """One batch for each partition."""
+        return [each[number % len(each)] for each in self.batches]
 
 
 def main() -> None:
     """Produce until the time is over, then write the file."""
     bootstrap, topic, rate, seconds, keys, file = sys.argv[1:]
-    auctions, times = run(bootstrap, topic, rate=float(rate), seconds=float(seconds), keys=int(keys))
+    supply = Supply.of(float(rate), int(keys))
+    auctions, times = asyncio.run(run(bootstrap, topic, supply, seconds=float(seconds)))
     np.save(file, np.stack([auctions, times], axis=1))
 
 
-def run(bootstrap: str, topic: str, *, rate: float, seconds: float, keys: int) -> tuple[np.ndarray, np.ndarray]:
+async def run(bootstrap: str, topic: str, supply: Supply, *, seconds: float) -> tuple[Auctions, Auctions]:
     """Produce; gives what was sent."""
-    stopped: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
-    producer = ck.Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "linger.ms": 5,
-            "compression.type": "lz4",
-            "enable.idempotence": True,
-            "queue.buffering.max.messages": 2_000_000,
-            "partitioner": "murmur2_random",
-        }
-    )
-    random = np.random.default_rng(2)
-    # Made before the clock starts: at a high rate making them would take a core.
-    values = [b'{"auction":%d,"price":1,"bidder":0,"dateTime":%d}' % (n, bids.FIRST_MS) for n in range(keys)]
-    of_each = records_of((b"%d" % n, value, 0) for n, value in enumerate(values))
-    auctions: list[np.ndarray] = []
-    times: list[np.ndarray] = []
-    count, start = 0, time.time()
-    while not stopped and (passed := time.time() - start) < seconds:
-        drawn = random.integers(0, keys, int(passed * rate) - count)
-        now_ms = int((start + passed) * 1000)
-        _produce(producer, topic, of_each.take(pa.array(drawn)), now_ms)
-        count += len(drawn)
-        auctions.append(drawn)
-        times.append(np.full(len(drawn), now_ms))
-        producer.poll(0)
-        time.sleep(TICK_S)
-    assert producer.flush(60) == 0
-    return np.concatenate(auctions), np.concatenate(times)
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    client = AIOKafkaClient(bootstrap_servers=bootstrap)
+    await client.bootstrap()
+    (leader,) = client.cluster.brokers()
+    sent: list[tuple[Auctions, int]] = []
+    flying: set[asyncio.Task[None]] = set()
+    start, turns = time.time(), int(seconds / supply.period_s)
+    for turn in range(turns):
+        due = start + turn * supply.period_s
+        while not stopped.is_set() and (time.time() < due or len(flying) >= IN_FLIGHT):
+            await asyncio.sleep(min(max(due - time.time(), 0.001), TICK_S))
+        if stopped.is_set():
+            break
+        batches, due_ms = supply.turn(turn), int(due * 1000)
+        sent += [(batch.auctions, due_ms) for batch in batches]
+        records = [(partition, batch.at(due_ms)) for partition, batch in enumerate(batches)]
+        request = ProduceRequest(transactional_id=None, required_acks=-1, timeout=60_000, topics=[(topic, records)])
+        flying.add(task := asyncio.create_task(_send(client, leader.nodeId, request)))
+        task.add_done_callback(flying.discard)
+        # The request goes out before the next one, which keeps their order.
+        await asyncio.sleep(0)
+    await asyncio.gather(*flying)
+    await client.close()
+    auctions = np.concatenate([auctions for auctions, _ in sent] or [np.zeros(0, np.int64)])
+    return auctions, np.repeat([ms for _, ms in sent], supply.size)
 
 
-def _produce(producer: ck.Producer, topic: str, records: pa.RecordBatch, now_ms: int) -> None:
-    """Produce them, and wait where the broker does not keep up: records keep their time."""
-    now = pa.repeat(pa.scalar(now_ms, pa.int64()), len(records))
-    for record in queue_but(producer, topic, records.set_column(2, "time_ms", now), -1):
-        _produce_one(producer, topic, *record)
-
-
-def _produce_one(producer: ck.Producer, topic: str, key: bytes | None, value: bytes | None, time_ms: int) -> None:
-    while True:
-        try:
-            producer.produce(topic, value, key, -1, None, None, time_ms)
-            return
-        except BufferError:
-            producer.poll(0.1)
+async def _send(client: AIOKafkaClient, node: int, request: ProduceRequest) -> None:
+    response = await client.send(node, request)
+    errors = [(partition, code) for _, found in response.topics for partition, code, *_ in found if code]
+    if errors:
+        raise RuntimeError(f"the broker refuses records: partition and error {errors}")
 
 
 class Paced:

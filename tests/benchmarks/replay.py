@@ -14,7 +14,7 @@ from statestore.listener import RestoreListener, Restoring
 from statestore.load import beside, load
 from statestore.rebuild import stored_entries
 from tests.benchmarks.storework import Keys
-from tests.benchmarks.topics import produce
+from tests.benchmarks.topics import in_batches, produce
 
 TOPIC = "changelog"
 
@@ -35,7 +35,8 @@ def replayed(keys: Keys, rounds: int) -> tuple[float, float]:
 def _fill(servers: str, keys: Keys) -> None:
     Admin(KafkaConfig(servers)).create(TOPIC, partitions=1, settings={})
     now_ms = time.time_ns() // 1_000_000
-    produce(servers, TOPIC, ((key, os.urandom(50) + bytes(50), now_ms) for batch in keys.shuffled() for key in batch))
+    records = ((key, os.urandom(50) + bytes(50), now_ms) for batch in keys.shuffled() for key in batch)
+    produce(servers, TOPIC, in_batches(records))
 
 
 def _replay(servers: str, folder: Path, count: int) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from tests.benchmarks import document, report
@@ -56,10 +57,17 @@ def test_a_wrong_missing_or_extra_row_is_refused() -> None:
 
 
 def test_a_doubled_record_of_a_stream_is_refused() -> None:
-    right = [{"A": 1}, {"A": 2}]
-    require_equal("s", right, [{"A": 2}, {"A": 1}])
+    right = pa.table({"A": [1, 2]})
+    require_equal("s", right, pa.table({"A": [2, 1]}))
     with pytest.raises(WrongResult, match="3 records instead of 2"):
-        require_equal("s", right, [*right, {"A": 1}])
+        require_equal("s", right, pa.table({"A": [1, 1, 2]}))
+
+
+def test_a_wrong_column_or_value_of_a_stream_is_refused() -> None:
+    right = pa.table({"A": [1, 2]})
+    for wrong in (pa.table({"A": [1, 3]}), pa.table({"A": [1, None]}), pa.table({"B": [1, 2]}), pa.table({})):
+        with pytest.raises(WrongResult):
+            require_equal("s", right, wrong)
 
 
 def test_steady_state_lies_between_two_commits_behind_the_warm_up() -> None:
@@ -78,7 +86,7 @@ def test_without_two_commits_there_is_no_steady_state() -> None:
 def test_latency_is_that_of_the_first_result_that_counts_a_record() -> None:
     sent = pd.DataFrame([(7, 100), (8, 101), (7, 110), (7, 130)], columns=["auction", "ms"])
     seen = pd.DataFrame([(7, 3, 150.0), (8, 2, 160.0), (7, 4, 200.0)], columns=["auction", "count", "ms"])
-    assert [50.0, 59.0, 40.0, 70.0] == latencies_ms(sent, seen).tolist()
+    assert [50.0, 59.0, 40.0, 70.0] == latencies_ms(sent, seen, known=np.ones(9, np.int64)).tolist()
 
 
 def test_growth_is_the_slope_behind_the_first_third() -> None:

@@ -81,7 +81,8 @@ class Input:
 
     def of(self, system: type[System]) -> tuple[str, int, dict[str, Expected]]:
         """The topic for a system, how many records it has, and the right results."""
-        records = self._workload.records(max(1, int(self._asked * system.share)))
+        most = self._asked if system.most is None else min(self._asked, system.most)
+        records = self._workload.records(most)
         topic = f"{self.prefix}{records}"
         if records not in self._made:
             self._tell(f"filling {topic}")

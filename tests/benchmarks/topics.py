@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import confluent_kafka as ck
+import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from statestore.columns import Timed, records_of
+from statestore.librdkafka import queue_but
 
 PARTITIONS = 4
 QUEUED_MAX = 500_000
+# Records that are made at a time.
+CHUNK = 100_000
 
 
 def create(bootstrap: str, *names: str) -> None:
@@ -41,8 +48,8 @@ def end_offsets(bootstrap: str, part: str) -> int:
         consumer.close()
 
 
-def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes | None, int]]) -> None:
-    """Produce (key, value, CreateTime in ms) records; returns when the broker has them all."""
+def produce(bootstrap: str, topic: str, records: Iterable[pa.RecordBatch]) -> None:
+    """Produce records (`columns.RECORDS`); returns when the broker has them all."""
     settings = {
         "bootstrap.servers": bootstrap,
         "linger.ms": 20,
@@ -52,10 +59,17 @@ def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, by
         "partitioner": "murmur2_random",
     }
     producer = ck.Producer(settings)
-    for number, (key, value, time) in enumerate(records):
-        producer.produce(topic, value, key, -1, None, None, time)
-        if number % 10_000 == 0:
-            producer.poll(0)
+    for batch in records:
+        for key, value, time_ms in queue_but(producer, topic, batch, -1):
+            # Records keep their time, however long the broker needs.
             while len(producer) > QUEUED_MAX:
                 producer.poll(0.1)
+            producer.produce(topic, value, key, -1, None, None, time_ms)
     assert producer.flush(300) == 0
+
+
+def in_batches(records: Iterable[Timed]) -> Iterator[pa.RecordBatch]:
+    """Records one by one as `produce` takes them."""
+    rest = iter(records)
+    while some := list(islice(rest, CHUNK)):
+        yield records_of(some)

@@ -17,7 +17,7 @@ from ops.demo import flights as demo_flights
 from tests.benchmarks import bids
 from tests.benchmarks.bids import Draw
 from tests.benchmarks.outputs import Expected
-from tests.benchmarks.topics import produce
+from tests.benchmarks.topics import in_batches, produce
 
 SOURCE = """CREATE STREAM bids (auction BIGINT, price BIGINT, bidder BIGINT, dateTime BIGINT)
   WITH (kafka_topic = '{topic}', value_format = 'json');
@@ -49,12 +49,15 @@ STATELESS = """CREATE STREAM high AS
   SELECT auction, dateTime AS at, price * 2 AS doubled
   FROM bids WHERE price >= 5000 EMIT CHANGES;
 """
-FLIGHTS_MAX = 3_000_000
+FLIGHTS_MAX = 2_100_000
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One workload. `fill` produces so many records to a topic; `expected` gives each result's rows for as many."""
+    """One workload. `fill` produces so many records to a topic; `expected` gives each result's rows for as many.
+
+    `size` is how many records it takes for some ten seconds of steady state of ours on two cores.
+    """
 
     name: str
     peer: str
@@ -63,6 +66,7 @@ class Workload:
     tables: tuple[str, ...]
     fill: Callable[[str, str, int], None]
     expected: Callable[[int], dict[str, Expected]]
+    size: int
 
     def records(self, asked: int) -> int:
         """How many records it takes of those asked for."""
@@ -77,6 +81,7 @@ def on_bids(
     draw: Draw,
     result: Callable[[pd.DataFrame], Expected],
     *,
+    size: int,
     key: tuple[str, ...] = ("auction",),
     peer: str = "",
 ) -> Workload:
@@ -93,6 +98,7 @@ def on_bids(
         (table,),
         fill,
         lambda records: {table: result(draw.frame(records))},
+        size,
     )
 
 
@@ -106,7 +112,7 @@ def fill_flights(bootstrap: str, topic: str, records: int) -> None:
     """Produce flights, keyed by aeroplane."""
     flights, times = flights_sample(records)
     once = demo_flights.records(flights)
-    produce(bootstrap, topic, (record for _ in range(times) for record in once))
+    produce(bootstrap, topic, in_batches(record for _ in range(times) for record in once))
 
 
 def flights_expected(records: int) -> dict[str, Expected]:
@@ -147,9 +153,10 @@ WORKLOADS: dict[str, Workload] = {
                 "totals",
                 Draw(auctions=keys),
                 bids.key_totals,
+                size=size,
                 peer="key-totals",
             )
-            for keys in (10_000, 500_000)
+            for keys, size in ((10_000, 24_000_000), (500_000, 8_000_000))
         ),
         on_bids(
             "last-per-key",
@@ -158,6 +165,7 @@ WORKLOADS: dict[str, Workload] = {
             "last",
             Draw(auctions=500, bidders=1_000),
             bids.last_per_key,
+            size=4_000_000,
             key=("auction", "bidder"),
         ),
         on_bids(
@@ -167,6 +175,7 @@ WORKLOADS: dict[str, Workload] = {
             "days",
             Draw(auctions=10_000, prices=2_000_000, days=10),
             bids.auction_days,
+            size=9_000_000,
             key=("auction", "day"),
         ),
         on_bids(
@@ -176,6 +185,7 @@ WORKLOADS: dict[str, Workload] = {
             "high",
             Draw(auctions=10_000),
             bids.high_bids,
+            size=9_000_000,
         ),
         Flights(
             "flights",
@@ -185,6 +195,7 @@ WORKLOADS: dict[str, Workload] = {
             ("carrier_delays", "route_days"),
             fill_flights,
             flights_expected,
+            FLIGHTS_MAX,
         ),
     )
 }

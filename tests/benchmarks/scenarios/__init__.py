@@ -12,7 +12,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(
             "latency",
             "record's time to visible result, at half of the peak rate",
-            (*_BOTH, "rollforward-no-transactions", "quix-streams", "spark"),
+            _BOTH,
             latency.UNITS,
             latency.measure,
             interval_s=latency.INTERVAL_S,
@@ -26,7 +26,7 @@ SCENARIOS: dict[str, Scenario] = {
             keys=lambda options: 1,
             workload=nothing.WORKLOAD,
         ),
-        Scenario("idle", "a system without input", (*_BOTH, "quix-streams", "spark"), idle.UNITS, idle.measure),
+        Scenario("idle", "a system without input", _BOTH, idle.UNITS, idle.measure),
         Scenario(
             "restart",
             "kill -9 to new committed results",

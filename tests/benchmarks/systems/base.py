@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+import pyarrow as pa
+
 from pipelines.settings import Settings
 from tests.benchmarks import cpu, outputs, topics
 from tests.benchmarks.outputs import Expected
@@ -45,11 +47,11 @@ class NotPossible(Exception):
 
 
 class System(ABC):
-    """One run of a system. `share` is the part of the records that it is given; slow ones get fewer."""
+    """One run of a system. `most` is how many records it is given at the most: slow ones get fewer."""
 
     name: ClassVar[str]
     guarantee: ClassVar[str] = "exactly-once"
-    share: ClassVar[float] = 1.0
+    most: ClassVar[int | None] = None
 
     def __init__(self, broker: Broker, workload: Workload, topic: str, run: str, folder: Path) -> None:
         self.broker = broker
@@ -122,7 +124,7 @@ class System(ABC):
             topic = self.output_topics()[table]
             found: Expected = (
                 outputs.stream(self.broker.bootstrap, topic)
-                if isinstance(rows, list)
+                if isinstance(rows, pa.Table)
                 else outputs.table(self.broker.bootstrap, topic, self.key_text)
             )
             outputs.require_equal(f"{self.name} {table}", rows, found)

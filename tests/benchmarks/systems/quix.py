@@ -21,7 +21,7 @@ class QuixStreams(System):
     """One process with one thread, as it is; it has no second one."""
 
     name = "quix-streams"
-    share = 0.2
+    most = 300_000
 
     @classmethod
     def version(cls) -> str:

@@ -21,12 +21,16 @@ class Spark(System):
 
     name = "spark"
     guarantee = "at-least-once"
+    most = 3_000_000
     kind: ClassVar[str] = "aggregation"
+    # Of the records that a batch may hold.
+    batch_share: ClassVar[float] = 1.0
 
     @classmethod
     def with_python_state(cls) -> type[Spark]:
         """State in Python: `transformWithState`, where every access is a message to the JVM."""
-        return type("SparkPythonState", (cls,), {"name": "spark-python-state", "kind": "python", "share": 0.05})
+        fields = {"name": "spark-python-state", "kind": "python", "most": 120_000, "batch_share": 0.02}
+        return type("SparkPythonState", (cls,), fields)
 
     @classmethod
     def version(cls) -> str:
@@ -47,7 +51,7 @@ class Spark(System):
             "JAVA_HOME": str(self.broker.found.java_home),
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
-        batch = max(1, int(self.broker.batch * self.share))
+        batch = max(1, int(self.broker.batch * self.batch_share))
         where = [self.broker.bootstrap, self.run, self.topic, str(self.folder), str(batch)]
         self.spawn([sys.executable, str(PROGRAM), self.workload.peer, *where, self.kind], environment)
 
