@@ -23,8 +23,8 @@ class Spark(System):
     guarantee = "at-least-once"
     most = 3_000_000
     kind: ClassVar[str] = "aggregation"
-    # Of the records that a batch may hold.
-    batch_share: ClassVar[float] = 1.0
+    # Of the records that a batch may hold: its own takes all it may, so that a second or two of work are one batch.
+    batch_share: ClassVar[float] = 0.25
 
     @classmethod
     def with_python_state(cls) -> type[Spark]:
