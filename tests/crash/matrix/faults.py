@@ -307,7 +307,10 @@ def retried_attempts(bench: Bench, choose: random.Random) -> None:
 
 @fault
 def duplicated_attempts(bench: Bench, choose: random.Random) -> None:
-    """Workers die behind a complete attempt, so Spark stages it again; then others stage what must never count."""
+    """Workers die behind a complete attempt, so Spark stages it again; then others stage what must never count.
+
+    Where the driver computes small batches itself, it is what dies.
+    """
     for _ in range(3):
         arm(bench.points, "worker.staged")
         bench.await_("a worker dies behind its attempt", lambda: not is_armed(bench.points, "worker.staged"))
