@@ -54,8 +54,8 @@ class Batch:
     encoded: bytearray
 
     @classmethod
-    def of(cls, auctions: Auctions) -> Batch:
-        """Bids on these auctions."""
+    def of(cls, auctions: Auctions, records: pa.RecordBatch) -> Batch:
+        """The records (`columns.RECORDS`), bids on these auctions."""
         builder = DefaultRecordBatchBuilder(
             magic=2,
             compression_type=_LZ4,
@@ -65,9 +65,9 @@ class Batch:
             base_sequence=-1,
             batch_size=2**30,
         )
-        for number, auction in enumerate(auctions.tolist()):
-            value = b'{"auction":%d,"price":1,"bidder":0,"dateTime":%d}' % (auction, bids.FIRST_MS)
-            builder.append(number, 0, b"%d" % auction, value, [])
+        keys, values, _ = (column.to_pylist() for column in records.columns)
+        for number, (key, value) in enumerate(zip(keys, values, strict=True)):
+            builder.append(number, 0, key, value, [])
         return cls(auctions, bytearray(builder.build()))
 
     def at(self, time_ms: int) -> bytes:
@@ -93,17 +93,24 @@ class Supply:
         count = min(max(MADE // (PARTITIONS * size), least), most)
         # A fifth more than is needed: partitions do not get the same share.
         drawn = np.random.default_rng(2).integers(0, keys, int(1.2 * PARTITIONS * count * size) + 1_000)
-        owners = partitions_of(pa.array(drawn).cast(pa.string()).cast(pa.binary()), PARTITIONS)
-        of_each = [drawn[owners == partition] for partition in range(PARTITIONS)]
+        frame = pd.DataFrame({"auction": drawn, "price": 1, "bidder": 0, "dateTime": bids.FIRST_MS})
+        records = bids.records(frame, ["auction"])
+        owners = partitions_of(records.column("key"), PARTITIONS)
         batches = [
-            [Batch.of(mine[at : at + size]) for at in range(0, (len(mine) // size) * size, size)][:count]
-            for mine in of_each
+            _batches(drawn[mine], records.filter(pa.array(mine)), size, count)
+            for mine in (owners == partition for partition in range(PARTITIONS))
         ]
         return cls(batches, size, PARTITIONS * size / rate)
 
     def turn(self, number: int) -> list[Batch]:
         """One batch for each partition."""
         return [each[number % len(each)] for each in self.batches]
+
+
+def _batches(auctions: Auctions, records: pa.RecordBatch, size: int, most: int) -> list[Batch]:
+    """Batches of so many records each, as many as there are whole ones, up to `most`."""
+    starts = range(0, min(len(auctions) // size, most) * size, size)
+    return [Batch.of(auctions[at : at + size], records.slice(at, size)) for at in starts]
 
 
 def main() -> None:

@@ -65,7 +65,8 @@ def test_a_doubled_record_of_a_stream_is_refused() -> None:
 
 def test_a_wrong_column_or_value_of_a_stream_is_refused() -> None:
     right = pa.table({"A": [1, 2]})
-    for wrong in (pa.table({"A": [1, 3]}), pa.table({"A": [1, None]}), pa.table({"B": [1, 2]}), pa.table({})):
+    wrong_values = ([1, 3], [1, None], ["1", "2"], [1.0, 2.0])
+    for wrong in (*(pa.table({"A": values}) for values in wrong_values), pa.table({"B": [1, 2]}), pa.table({})):
         with pytest.raises(WrongResult):
             require_equal("s", right, wrong)
 

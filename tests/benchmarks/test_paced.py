@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from statestore.murmur2 import partitions_of
 from tests.benchmarks import outputs, topics
 from tests.benchmarks.paced import Paced, Supply
 from tests.support.present import present
+from tests.support.waiting import await_
 
 RATE = 4_000.0
 KEYS = 100
@@ -24,8 +24,7 @@ KEYS = 100
 def test_the_topic_has_what_was_sent_at_its_time_and_in_its_order(kafka: str, unique: str, tmp_path: Path) -> None:
     topics.create(kafka, unique)
     paced = Paced(kafka, unique, rate=RATE, seconds=1.0, keys=KEYS, file=tmp_path / "sent.npy")
-    while paced.running:
-        time.sleep(0.05)
+    await_("the end of its time", lambda: not paced.running)
     sent = paced.sent()
     assert pytest.approx(RATE, rel=0.05) == len(sent)
     assert expected(sent) == found(kafka, unique)
@@ -34,8 +33,7 @@ def test_the_topic_has_what_was_sent_at_its_time_and_in_its_order(kafka: str, un
 def test_one_that_is_ended_early_says_what_it_has_sent(kafka: str, unique: str, tmp_path: Path) -> None:
     topics.create(kafka, unique)
     paced = Paced(kafka, unique, rate=RATE, seconds=600, keys=KEYS, file=tmp_path / "sent.npy")
-    while not topics.end_offsets(kafka, unique):
-        time.sleep(0.05)
+    await_("its first record", lambda: topics.end_offsets(kafka, unique))
     sent = paced.sent()
     assert 0 < len(sent) < 600 * RATE
     assert expected(sent) == found(kafka, unique)

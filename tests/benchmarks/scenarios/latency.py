@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tests.benchmarks.paced import Paced
+from tests.benchmarks.progress import POLL_S
 from tests.benchmarks.rounds import Figures
 from tests.benchmarks.scenarios.base import Options, Tail, await_committed, expected_totals
 from tests.benchmarks.systems import System
@@ -66,21 +67,20 @@ def live_peak(system: System, options: Options) -> tuple[pd.DataFrame, float]:
     paced = _paced(system, "before", rate=options.peak_of(type(system)), seconds=PEAK_S)
     try:
         began = time.monotonic()
-        marks: list[tuple[float, int]] = []
+        commits = [(began, system.committed())]
         while paced.running:
             system.require_alive()
             now, committed = time.monotonic(), system.committed()
-            # Commits, not the moments between them: the first one behind the start, and the last.
-            if now - began >= PEAK_FROM_S and (not marks or committed > marks[-1][1]):
-                marks.append((now, committed))
-            time.sleep(0.02)
+            if committed > commits[-1][1]:
+                commits.append((now, committed))
+            time.sleep(POLL_S)
         sent = paced.sent()
     finally:
         paced.kill()
-    if len(marks) < 3:
-        raise RuntimeError(f"{system.name}: {len(marks)} commits in {PEAK_S - PEAK_FROM_S} s show no peak")
-    # The first mark is when the looking began, not a commit.
-    (start, first), (end, last) = marks[1], marks[-1]
+    commits = [commit for commit in commits if commit[0] - began >= PEAK_FROM_S]
+    if len(commits) < 2:
+        raise RuntimeError(f"{system.name}: {len(commits)} commits in {PEAK_S - PEAK_FROM_S} s show no peak")
+    (start, first), (end, last) = commits[0], commits[-1]
     await_committed(system, KEYS + len(sent))
     return sent, (last - first) / (end - start)
 
