@@ -69,7 +69,11 @@ class Settings(BaseSettings):
         description="a batch of no more is computed by the driver itself, without a Spark job, where a query allows it",
     )
     target_batch_s: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="time a batch shall take while there is more input than that; up to 4x behind a long backlog"
+        1.0, description="time a batch shall take while there is more input than that"
+    )
+    catch_up_batch_s: Annotated[float, Field(ge=0)] = Field(
+        0.0,
+        description="time a batch may take behind a backlog of ten times that, to catch up sooner; 0: target_batch_s",
     )
     batch_attempts: Annotated[int, Field(ge=1)] = Field(5, description="tries of one batch before the driver gives up")
     on_error: Literal["dead-letter", "stop"] = Field(

@@ -2,11 +2,12 @@
 
 A batch costs a fixed time and a time for every record. Both are fitted to the latest batches that were cut by the bound
 (a shorter one says more about the input than about the machine), and the next batch takes what fits into the target. On
-a machine where the fixed part takes much of the target, small batches would be mostly fixed cost and the backlog would
-grow: there a batch lasts three times its fixed time.
+a machine where the fixed part takes more than half of the target, small batches would be mostly fixed cost and the backlog
+would grow: there a batch's records take half of the target, and it lasts that much longer than its fixed time.
 
-Behind a long backlog a record waits for what is before it, hardly for its own batch. There a batch may last a tenth of what
-the backlog will take, up to four times the target: a larger one combines more records of a key.
+A batch lasts its target behind a backlog, too. Who would rather catch up sooner lets it last longer there: a record waits
+for what is before it, hardly for its own batch, and a larger one combines more records of a key. Then a batch may last a
+tenth of what the backlog will take, up to the time that is allowed.
 
 Bytes are bounded by the mean size of values in the batch before. The first batch has none before it: where it could be too
 large if its records were as large as brokers take them, a sample of its records says how large they are.
@@ -27,24 +28,28 @@ _FACTOR = 2.0
 # A batch is cut by its bound if it takes nearly all of it: offsets that are no records take a part.
 _FULL = 0.8
 _REMEMBERED = 6
-# A batch lasts so many times its fixed time at the least.
-_FIXED_TIMES = 3
-# Of the time that the backlog will take a batch may last one part of so many, and so many times the target.
+# A batch's records take this part of the target at the least.
+_LEAST_PART = 0.5
+# Of the time that the backlog will take a batch may last one part of so many, where it may last longer at all.
 _BACKLOG_PARTS = 10
-_BACKLOG_TIMES = 4
 # What a broker takes as one batch of records unless it is told otherwise: no record is larger.
 _LARGEST_BYTES = 1024 * 1024
-# Sizes must differ by so much, as a part of their mean, to tell the fixed time from that of the records.
-_SPREAD = 0.2
+# The largest must be so many times the smallest to tell the fixed time from that of the records: times of batches of about
+# one size differ by chance, and a fit would call most of them fixed.
+_SPREAD = 1.5
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of one batch: `records` and `bytes` at the most, `seconds` as the target. See the settings of these names."""
+    """Of one batch: `records` and `bytes` at the most, `seconds` as the target, `catch_up_s` as that behind a backlog.
+
+    See the settings of these names. A `catch_up_s` of no more than `seconds` changes nothing.
+    """
 
     records: int
     bytes: int
     seconds: float
+    catch_up_s: float = 0.0
 
 
 class Pace:
@@ -90,19 +95,23 @@ class Pace:
             self._records = min(max(wanted, _LEAST_RECORDS), float(self._bounds.records))
 
     def _patience_s(self, backlog_s: float) -> float:
-        return min(backlog_s / _BACKLOG_PARTS, _BACKLOG_TIMES * self._bounds.seconds)
+        return min(backlog_s / _BACKLOG_PARTS, self._bounds.catch_up_s)
 
     def _wanted(self, offsets: int, seconds: float, goal_s: float) -> float:
         """The size that the fit says; without one, another size to learn from."""
         sizes, times = zip(*self._seen, strict=True)
-        if max(sizes) - min(sizes) > _SPREAD * mean(sizes):
-            slope, fixed_s = linear_regression(sizes, times)
+        if max(sizes) >= _SPREAD * min(sizes):
+            _, fixed_s = linear_regression(sizes, times)
             # Noise can turn the slope round: then nothing shows that records cost anything.
-            self._fixed_s = min(max(fixed_s, 0.0), min(times)) if slope > 0 else min(times)
+            self._fixed_s = min(max(fixed_s, 0.0), min(times))
+        if self._fixed_s is not None:
+            # A machine that has become faster shows it before sizes have spread.
+            self._fixed_s = min(self._fixed_s, min(times))
         if self._fixed_s is None:
             return offsets * _FACTOR if seconds < goal_s else offsets / _FACTOR
         record_s: float = (mean(times) - self._fixed_s) / mean(sizes)
-        return (max(goal_s, _FIXED_TIMES * self._fixed_s) - self._fixed_s) / max(record_s, 1e-9)
+        records_s = max(goal_s - self._fixed_s, _LEAST_PART * self._bounds.seconds)
+        return records_s / max(record_s, 1e-9)
 
 
 def shares(backlog: dict[int, int], most: int) -> dict[int, int]:

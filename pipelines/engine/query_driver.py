@@ -115,7 +115,14 @@ class QueryDriver:
         self._source = SourceTopic(
             self.query, self._kafka, accept_loss=settings.accept_loss, archive=settings.archive_config()
         )
-        self._pace = Pace(Bounds(settings.max_records_per_batch, settings.max_bytes_per_batch, settings.target_batch_s))
+        self._pace = Pace(
+            Bounds(
+                settings.max_records_per_batch,
+                settings.max_bytes_per_batch,
+                settings.target_batch_s,
+                settings.catch_up_batch_s,
+            )
+        )
         self._intake = Intake(self._source, self._pace)
         self._stager = Stager(deployed, settings, self._source, servers)
         self._lag = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from statistics import mean
 
 import pytest
 
@@ -34,31 +35,45 @@ def test_noise_moves_it_and_does_not_drive_it_away(seed: int) -> None:
     assert 0.6 <= seconds <= 2.0
 
 
-@pytest.mark.parametrize("overhead_s", [0.45, 0.9, 2.0, 4.0])
-def test_where_the_fixed_time_is_much_of_the_target_records_take_twice_as_long_as_it(overhead_s: float) -> None:
+@pytest.mark.parametrize(("overhead_s", "expected_s"), [(0.45, 1.0), (0.9, 1.4), (2.0, 2.5), (4.0, 4.5)])
+def test_where_the_fixed_time_is_much_of_the_target_records_take_half_of_the_target(
+    overhead_s: float, expected_s: float
+) -> None:
     _, seconds = settled(20_000.0, overhead_s, Bounds(10**9, 10**12, 1.0))
-    assert seconds == pytest.approx(3 * overhead_s, rel=0.1)
+    assert seconds == pytest.approx(expected_s, rel=0.1)
 
 
-@pytest.mark.parametrize(("left_s", "expected_s"), [(5.0, 1.0), (20.0, 2.0), (600.0, 4.0)])
-def test_behind_a_long_backlog_a_batch_may_last_longer(left_s: float, expected_s: float) -> None:
-    pace = Pace(Bounds(10**9, 10**12, 1.0))
+def behind_a_backlog(catch_up_s: float, left_s: float) -> float:
+    """How long a batch comes to last."""
+    pace = Pace(Bounds(10**9, 10**12, 1.0, catch_up_s))
     for _ in range(40):
         taken = pace.offsets
         seconds = 0.2 + taken / 300_000
         pace.took(offsets=taken, read_bytes=0, seconds=seconds, left=int(left_s * taken / seconds))
-    assert seconds == pytest.approx(expected_s, rel=0.1)
+    return seconds
 
 
-def test_a_slow_start_behind_a_backlog_does_not_make_batches_small() -> None:
-    """Costs that grow less than their size, as of keys that come again: measured with 500,000 of them."""
-    pace = Pace(Bounds(1_000_000, 10**12, 1.0))
-    warm_up = [5.6, 1.2, 1.1, 1.0]
-    for number in range(30):
+@pytest.mark.parametrize("left_s", [5.0, 600.0])
+def test_behind_a_backlog_a_batch_lasts_its_target(left_s: float) -> None:
+    assert behind_a_backlog(0.0, left_s) == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.parametrize(("left_s", "expected_s"), [(5.0, 1.0), (20.0, 2.0), (600.0, 4.0)])
+def test_behind_a_long_backlog_a_batch_may_last_longer_where_that_is_allowed(left_s: float, expected_s: float) -> None:
+    assert behind_a_backlog(4.0, left_s) == pytest.approx(expected_s, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_costs_that_grow_less_than_their_size_do_not_drive_it_away(seed: int) -> None:
+    """As of keys that come again, behind a slow start: measured with 500,000 of them. A fit calls much of that fixed."""
+    pace, chance = Pace(Bounds(2_000_000, 10**12, 1.0)), random.Random(seed)
+    warm_up, lasted = [5.6, 1.2, 1.1, 1.0], []
+    for number in range(60):
         taken = pace.offsets
-        seconds = 0.4 + 3.2e-4 * taken**0.66 if number >= len(warm_up) else warm_up[number]
-        pace.took(offsets=taken, read_bytes=0, seconds=seconds, left=6_000_000)
-    assert taken > 500_000
+        seconds = (0.3 + 2.4e-4 * taken**0.66) * chance.uniform(0.8, 1.2)
+        lasted.append(warm_up[number] if number < len(warm_up) else seconds)
+        pace.took(offsets=taken, read_bytes=0, seconds=lasted[-1], left=6_000_000)
+    assert 0.8 <= mean(lasted[-20:]) <= 1.5
 
 
 def test_records_and_bytes_bound_a_batch_however_fast_it_is() -> None:
