@@ -126,6 +126,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def _read(self, task: Task, command: dict[str, Any], reader: Any, writer: Any) -> None:
         task.await_commit(command["after"])
+        task.begin_read()
         writer.begin(STATES)
         already = command["batch"] <= task.committed_batch
         writer.write_metadata(wire.dumps(already=already))

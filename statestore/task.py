@@ -251,6 +251,11 @@ class Task:
                     raise Unavailable("batch before is not committed", task=self.spec.name, batch=batch)
                 self._turned.wait(left)
 
+    def begin_read(self) -> None:
+        """Forget what an attempt before has read: of each attempt that failed it would be kept until the next commit."""
+        with self._lock:
+            self._hashes.clear()
+
     def read(self, keys: pa.BinaryArray) -> tuple[pa.BinaryArray, int, int]:
         """Committed states of the keys, and the token and the stream time of the version they are of.
 

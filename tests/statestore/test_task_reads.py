@@ -16,6 +16,7 @@ import pytest
 from statestore import task as module
 from statestore.batches import Order
 from statestore.client import StoreClient
+from statestore.committedhashes import CommittedHashes
 from statestore.config import RocksConfig, ServerConfig
 from statestore.layouts.window import pack, unpack
 from statestore.server import StoreServer
@@ -205,3 +206,22 @@ def test_a_query_of_the_committed_version_never_shows_a_staged_batch(
         is_old()
     committing.result(WAIT_S)
     assert NEW == driver.query(Isolation.READ_COMMITTED) == driver.query(Isolation.READ_UNCOMMITTED)
+
+
+def test_an_attempt_that_is_made_again_does_not_hold_what_the_one_before_has_read(
+    world: TaskWorld, client: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[CommittedHashes] = []
+
+    class Watched(CommittedHashes):
+        def __init__(self, read: Any) -> None:
+            super().__init__(read)
+            made.append(self)
+
+    monkeypatch.setattr(module, "CommittedHashes", Watched)
+    driver = Driver(world, client)
+    for _ in range(3):
+        driver.stage(0, OLD, OLD_ORDER)
+    assert [len(OLD)] == list(map(len, made))
+    driver.commit(0)
+    assert OLD == driver.query(Isolation.READ_COMMITTED)
