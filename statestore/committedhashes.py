@@ -26,10 +26,6 @@ class CommittedHashes:
         self._keys: list[pa.BinaryArray] = []
         self._hashes: list[Hashes] = []
 
-    def __len__(self) -> int:
-        """How many entries were read, one that was read twice counted twice."""
-        return sum(map(len, self._keys))
-
     def clear(self) -> None:
         """Forget what was read, when another version is committed or another attempt begins to read."""
         self._keys, self._hashes = [], []

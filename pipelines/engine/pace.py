@@ -101,14 +101,11 @@ class Pace:
         """The size that the fit says; without one, another size to learn from."""
         sizes, times = zip(*self._seen, strict=True)
         if max(sizes) >= _SPREAD * min(sizes):
-            _, fixed_s = linear_regression(sizes, times)
-            # Noise can turn the slope round: then nothing shows that records cost anything.
-            self._fixed_s = min(max(fixed_s, 0.0), min(times))
-        if self._fixed_s is not None:
-            # A machine that has become faster shows it before sizes have spread.
-            self._fixed_s = min(self._fixed_s, min(times))
+            self._fixed_s = max(linear_regression(sizes, times).intercept, 0.0)
         if self._fixed_s is None:
             return offsets * _FACTOR if seconds < goal_s else offsets / _FACTOR
+        # Noise can turn the slope round, and a machine can become faster: no batch shows more than it took.
+        self._fixed_s = min(self._fixed_s, *times)
         record_s: float = (mean(times) - self._fixed_s) / mean(sizes)
         records_s = max(goal_s - self._fixed_s, _LEAST_PART * self._bounds.seconds)
         return records_s / max(record_s, 1e-9)

@@ -63,6 +63,17 @@ def test_behind_a_long_backlog_a_batch_may_last_longer_where_that_is_allowed(lef
     assert behind_a_backlog(4.0, left_s) == pytest.approx(expected_s, rel=0.1)
 
 
+def test_a_slow_start_behind_a_backlog_does_not_make_batches_small() -> None:
+    """Costs that grow less than their size, as of keys that come again: measured with 500,000 of them."""
+    pace = Pace(Bounds(1_000_000, 10**12, 1.0, 4.0))
+    warm_up = [5.6, 1.2, 1.1, 1.0]
+    for number in range(30):
+        taken = pace.offsets
+        seconds = 0.4 + 3.2e-4 * taken**0.66 if number >= len(warm_up) else warm_up[number]
+        pace.took(offsets=taken, read_bytes=0, seconds=seconds, left=6_000_000)
+    assert taken > 500_000
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_costs_that_grow_less_than_their_size_do_not_drive_it_away(seed: int) -> None:
     """As of keys that come again, behind a slow start: measured with 500,000 of them. A fit calls much of that fixed."""
