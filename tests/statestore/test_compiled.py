@@ -33,7 +33,13 @@ def total(count):
 
 def run(folder: Path, before: str = "") -> str:
     """What the program prints, which takes the function from its module: its result and how often its code was kept."""
-    env = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "kept"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {
+        **os.environ,
+        "NUMBA_CACHE_DIR": str(folder / "kept"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        # Where files can have no room Python itself would leave a part of the module's bytecode, and fail of it next time.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     ended = subprocess.run(
         [sys.executable, "-c", before + PROGRAM.format(folder=str(folder))],
         env=env,
