@@ -10,51 +10,48 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statestore.compiled import compiled, fixed, inlined
+from statestore.fields import Ends
+
 SEED = 42
-_C1 = np.uint32(0xCC9E2D51)
-_C2 = np.uint32(0x1B873593)
-_Words = npt.NDArray[np.uint32]
-
-
-def _rotl(words: _Words, by: int) -> _Words:
-    return (words << np.uint32(by)) | (words >> np.uint32(32 - by))
-
-
-def _mix(hashes: _Words, words: _Words) -> _Words:
-    mixed = _rotl(words * _C1, 15) * _C2
-    return _rotl(hashes ^ mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
-
-
-def _finish(hashes: _Words, length: int) -> _Words:
-    hashes = hashes ^ np.uint32(length)
-    hashes = (hashes ^ (hashes >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    hashes = (hashes ^ (hashes >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return hashes ^ (hashes >> np.uint32(16))
+_C1, _C2 = 0xCC9E2D51, 0x1B873593
+_WORD = 0xFFFFFFFF
 
 
 def murmur3(keys: pa.BinaryArray) -> npt.NDArray[np.int32]:
-    """Hashes of the keys, shape (n,). Keys must not be null. Keys of one length are hashed together."""
-    offsets = np.frombuffer(keys.buffers()[1], dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1]
-    data = np.frombuffer(keys.buffers()[2] or b"", dtype=np.uint8)
-    lengths = np.diff(offsets)
-    result = np.empty(len(keys), dtype=np.uint32)
-    for length in np.unique(lengths):
-        rows = np.flatnonzero(lengths == length)
-        result[rows] = _hash_equal_length(data, offsets[rows], int(length))
-    return result.view(np.int32)
+    """Hashes of the keys, shape (n,). Keys must not be null."""
+    _, ends, data = keys.buffers()
+    places = np.frombuffer(ends, np.int32)[keys.offset : keys.offset + len(keys) + 1]
+    return _murmur3(fixed(np.frombuffer(data or b"", np.uint8)), fixed(places))
 
 
-def _hash_equal_length(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int32], length: int) -> _Words:
-    hashes: _Words = np.full(len(starts), SEED, dtype=np.uint32)
-    taken = data[starts[:, None] + np.arange(length, dtype=np.int32)[None, :]]
-    aligned = length - length % 4
-    words = np.ascontiguousarray(taken[:, :aligned]).view("<u4")
-    with np.errstate(over="ignore"):
-        for column in range(aligned // 4):
-            hashes = _mix(hashes, words[:, column])
-        for column in range(aligned, length):
-            hashes = _mix(hashes, taken[:, column].view(np.int8).astype(np.int32).view(np.uint32))
-        return _finish(hashes, length)
+@inlined
+def _mixed(hashed: int, word: int) -> int:
+    """Numbers of 32 bits, in 64: a product's upper half is cut off."""
+    word = (word * _C1) & _WORD
+    word = ((word << 15 | word >> 17) * _C2) & _WORD
+    hashed ^= word
+    hashed = (hashed << 13 | hashed >> 19) & _WORD
+    return (hashed * 5 + 0xE6546B64) & _WORD
+
+
+@compiled
+def _murmur3(data: npt.NDArray[np.uint8], ends: Ends) -> npt.NDArray[np.int32]:
+    found = np.empty(len(ends) - 1, np.int32)
+    for row in range(len(found)):
+        start, end = np.int64(ends[row]), np.int64(ends[row + 1])
+        aligned = end - (end - start) % 4
+        hashed = SEED
+        for at in range(start, aligned, 4):
+            word = np.int64(data[at]) | np.int64(data[at + 1]) << 8 | np.int64(data[at + 2]) << 16
+            hashed = _mixed(hashed, word | np.int64(data[at + 3]) << 24)
+        for at in range(aligned, end):
+            hashed = _mixed(hashed, np.int64(np.int8(data[at])) & _WORD)
+        hashed ^= end - start
+        hashed = ((hashed ^ hashed >> 16) * 0x85EBCA6B) & _WORD
+        hashed = ((hashed ^ hashed >> 13) * 0xC2B2AE35) & _WORD
+        found[row] = np.int32(hashed ^ hashed >> 16)
+    return found
 
 
 def tasks_of(keys: pa.BinaryArray, tasks: int) -> npt.NDArray[np.int32]:
@@ -65,3 +62,8 @@ def tasks_of(keys: pa.BinaryArray, tasks: int) -> npt.NDArray[np.int32]:
 def task_of(key: bytes, tasks: int) -> int:
     """The task of one key."""
     return int(tasks_of(pa.array([key], pa.binary()), tasks)[0])
+
+
+def ready() -> None:
+    """Have the machine code."""
+    murmur3(pa.array([b""], pa.binary()))

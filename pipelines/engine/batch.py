@@ -9,12 +9,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
 from pipelines.engine.combine import Combine, combine_of
-from pipelines.engine.decode import Count, Reasons, arrow_type, decoded_ddl, decoder
+from pipelines.engine.decode import Count, Decoder, Reasons, arrow_type, decoded_ddl, decoder
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchanges, Tasked, reader, without_states, writer
 from pipelines.engine.input import Input
 from pipelines.engine.job import Job
 from pipelines.engine.keybytes import key_bytes_of
-from pipelines.engine.merge import STORED, MergeSql
+from pipelines.engine.merge import GROUPED, STORED, MergeSql
+from pipelines.engine.shuffle import PACKED_DDL, TASK, Shuffle, unpacked
 from pipelines.engine.small import SmallBatches
 from pipelines.engine.update import Update, update_of
 from pipelines.plan import Query
@@ -29,7 +30,7 @@ class BatchJob(Job):
         self.combine = combine_of(query) if combine else None
         self.update = update_of(query) if combine else None
         self.types = [arrow_type(part.type) for part in self.sql.parts]
-        self.small = self._small()
+        self.small = None if self.combine is None or self.update is None else self._small(self.combine, self.update)
 
     def _grouped(self, records: Input, count: Count, refused: Reasons | None) -> DataFrame:
         """One row a key, and one a dead letter."""
@@ -38,13 +39,18 @@ class BatchJob(Job):
             decode = decoder(source, plain_columns(self.query), count, refused)
             rows, aggregates = self.sql.with_keys(records.decoded(decode, decoded_ddl(source))), self.sql.grouped()
         else:
-            rows, aggregates = self._combined(records, combine, count, refused), self.sql.combined()
+            combined = records.decoded(self._combined(combine, count, refused), combine.ddl, shared=True)
+            rows, aggregates = self.sql.combined_keys(combined), self.sql.combined()
         return rows.groupBy("__key", "__dead").agg(*(expr(text) for text in aggregates))
 
-    def _combined(self, records: Input, combine: Combine, count: Count, refused: Reasons | None) -> DataFrame:
-        """What the workers have combined, with keys."""
-        decode = combine.after(decoder(self.query.source, combine.needs_raw, count, refused))
-        return self.sql.combined_keys(records.decoded(decode, combine.ddl, shared=True))
+    def _combined(self, combine: Combine, count: Count, refused: Reasons | None) -> Decoder:
+        """What the workers combine."""
+        return combine.after(decoder(self.query.source, combine.needs_raw, count, refused))
+
+    def _shuffle(self, update: Update) -> Shuffle:
+        """How combined rows come to their tasks."""
+        groups = tuple(f"{GROUPED}{key}" for key in update.keys)
+        return Shuffle(self.query.tasks, groups, key_bytes_of(self.query), update.columns())
 
     def frame(
         self,
@@ -57,12 +63,13 @@ class BatchJob(Job):
         result_ddl: str = RESULT_DDL,
     ) -> DataFrame:
         """The whole batch as one frame: decode, combine, aggregate and shuffle, READ, merge, WRITE. Nothing runs yet."""
+        if self.combine is not None and self.update is not None:
+            packed = self._shuffle(self.update).packed(self._combined(self.combine, count, refused))
+            shuffled = records.decoded(packed, PACKED_DDL, shared=True).repartitionById(self.query.tasks, TASK)
+            step = updated(self.update, read, write)
+            return shuffled.mapInArrow(lambda batches: step(unpacked(batches)), result_ddl)
         # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.
         records.session.conf.set("spark.sql.shuffle.partitions", self.query.tasks)
-        if self.combine is not None and self.update is not None:
-            rows = self._combined(records, self.combine, count, refused).selectExpr(*self.update.columns())
-            step = updated(self.update, read, write)
-            return rows.repartition(self.query.tasks, "__key", "__dead").mapInArrow(step, result_ddl)
         grouped = self._grouped(records, count, refused)
         old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in self.sql.parts)
         known = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in grouped.schema.fields)
@@ -73,17 +80,14 @@ class BatchJob(Job):
         names = [part.name for part in self.sql.parts]
         return reader(exchanges, names, self.types), writer(exchanges, names, self.types)
 
-    def _small(self) -> SmallBatches | None:
-        keys = key_bytes_of(self.query)
-        if self.combine is None or self.update is None or keys is None:
-            return None
-        update, names = self.update, [part.name for part in self.sql.parts]
+    def _small(self, combine: Combine, update: Update) -> SmallBatches:
+        names = [part.name for part in self.sql.parts]
 
         def step(exchanges: Exchanges, tasked: Tasked) -> ArrowFunction:
             read = reader(exchanges, names, self.types, tasked)
             return updated(update, read, writer(exchanges, names, self.types, tasked))
 
-        return SmallBatches(self.query, self.combine, update, keys, step)
+        return SmallBatches(self.query, combine, self._shuffle(update), step)
 
     def without_states(self) -> ArrowFunction:
         return without_states([part.name for part in self.sql.parts], self.types)

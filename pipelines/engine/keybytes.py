@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.engine.jsontext import json_objects, json_texts
 from pipelines.plan import Query
+from statestore.errors import InvalidConfig
 
 # From the columns of the group's parts, in their order.
 KeyBytes = Callable[[Sequence[pa.Array]], pa.BinaryArray]
 
 
-def key_bytes_of(query: Query) -> KeyBytes | None:
-    """How the plan's keys are written; None where only Spark knows."""
+def key_bytes_of(query: Query) -> KeyBytes:
+    """How the plan's keys are written, whose parts are whole numbers and text. Raises `InvalidConfig` for other formats."""
     names = [key.name for key in query.group_by]
-    if query.key_format == "json":
-        if len(names) == 1:
+    match query.key_format:
+        case "json" if len(names) == 1:
             return lambda columns: json_texts(columns[0]).cast(pa.binary())
-        return lambda columns: json_objects(list(zip(names, columns, strict=True)))
-    if query.key_format == "kafka" and len(names) == 1:
-        return lambda columns: _kafka(columns[0])
-    return None
+        case "json":
+            return lambda columns: json_objects(list(zip(names, columns, strict=True)))
+        case "delimited":
+            return lambda columns: _delimited(columns, query.key_delimiter)
+        case "kafka":
+            return lambda columns: _kafka(columns[0])
+    raise InvalidConfig("plan has an unknown format", format=query.key_format)
+
+
+def _delimited(columns: Sequence[pa.Array], delimiter: str) -> pa.BinaryArray:
+    """Fields with the delimiter between them, as `encode` says which of them are in quotes."""
+    special = f'[{re.escape(delimiter)}"\n\r]|^[\\x00-#]|[\\x00-\\x20]$'
+    fields = []
+    for at, column in enumerate(columns):
+        text = column.cast(pa.string())
+        if pa.types.is_string(column.type) or at == 0:
+            odd = pc.match_substring_regex(text, special if at else f"{special}|^[^0-9A-Za-z]|^$")
+            quoted = pc.binary_join_element_wise('"', pc.replace_substring(text, '"', '""'), '"', "")
+            text = pc.if_else(odd, quoted, text)
+        fields.append(text)
+    return pc.binary_join_element_wise(*fields, delimiter).cast(pa.binary())
 
 
 def _kafka(column: pa.Array) -> pa.BinaryArray:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pipelines.engine import jsonshape
-from statestore import messages
+from statestore import messages, partitioner
 
 
 def ready() -> None:
     """Have the machine code of all of them."""
     messages.ready()
     jsonshape.ready()
+    partitioner.ready()

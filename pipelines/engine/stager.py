@@ -131,9 +131,8 @@ class Stager:
             raise
         except Exception as error:
             raise Unavailable("small batch failed", batch=planned.batch, error=error) from error
-        if staged is not None:
-            self._log.info("staged without spark", batch=planned.batch, epoch=self.epoch, records=staged.records)
-            reach("driver.job-done")
+        self._log.info("staged without spark", batch=planned.batch, epoch=self.epoch, records=staged.records)
+        reach("driver.job-done")
         return staged
 
     def period(self, query: Query, planned: Planned, recompute: Recompute, *, dry_run: bool = False) -> StagedBatch:

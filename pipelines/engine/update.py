@@ -3,7 +3,7 @@
     shuffled rows ─ one a key ─► READ ─ old and new merge, result as JSON ─► WRITE
 
 Spark then runs one function a task where it runs an aggregation, two functions and the projection between them
-otherwise, and hands rows over once in place of four times. Only where every step is sure to give what Spark gives: rows
+otherwise, and never sees a row: they are shuffled as columns (`shuffle.py`). Only where every step is sure to give what Spark gives: rows
 that `combine.py` combines, results that are JSON objects, expressions that `columnar.py` knows. An average is none: Java
 writes some doubles in another way than anybody else does.
 """
@@ -39,10 +39,9 @@ class Update:
     having: Columnar | None
     outputs: tuple[tuple[str, Columnar], ...]
 
-    def columns(self) -> list[str]:
-        """What is needed of the combined rows with their keys, as select list."""
-        names = [*(f"{GROUPED}{key}" for key in self.keys), *(f"{COMBINED}{part.name}" for part in self.parts)]
-        return ["__key", "__dead", "ROWTIME", *(f"`{name}`" for name in names)]
+    def columns(self) -> tuple[str, ...]:
+        """What is needed of the combined rows beside their keys and dead letters."""
+        return "ROWTIME", *(f"{GROUPED}{key}" for key in self.keys), *(f"{COMBINED}{part.name}" for part in self.parts)
 
     def grouped(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All rows of a task as one row a key, and one a dead letter: what `MergeSql.combined` gives."""
