@@ -38,11 +38,13 @@ class RocksConfig:
     block_cache_bytes: cache of uncompressed blocks of the task.
     log_bytes_max: size of the write-ahead log past which memtables are flushed. All of it is read again when a killed
         process is followed by another; smaller opens faster then and writes more, smaller files.
+    entry_cache_bytes: entries that the task has written lately, kept as columns in front of RocksDB.
     """
 
     write_buffer_bytes: int = 32 * 1024 * 1024
     block_cache_bytes: int = 32 * 1024 * 1024
     log_bytes_max: int = 12 * 1024 * 1024
+    entry_cache_bytes: int = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)

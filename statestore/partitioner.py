@@ -39,14 +39,14 @@ def _mixed(hashed: int, word: int) -> int:
 def _murmur3(data: npt.NDArray[np.uint8], ends: Ends) -> npt.NDArray[np.int32]:
     found = np.empty(len(ends) - 1, np.int32)
     for row in range(len(found)):
-        start, end = np.int64(ends[row]), np.int64(ends[row + 1])
+        start, end = int(ends[row]), int(ends[row + 1])
         aligned = end - (end - start) % 4
         hashed = SEED
         for at in range(start, aligned, 4):
-            word = np.int64(data[at]) | np.int64(data[at + 1]) << 8 | np.int64(data[at + 2]) << 16
-            hashed = _mixed(hashed, word | np.int64(data[at + 3]) << 24)
+            word = int(data[at]) | int(data[at + 1]) << 8 | int(data[at + 2]) << 16 | int(data[at + 3]) << 24
+            hashed = _mixed(hashed, word)
         for at in range(aligned, end):
-            hashed = _mixed(hashed, np.int64(np.int8(data[at])) & _WORD)
+            hashed = _mixed(hashed, int(np.int8(data[at])) & _WORD)
         hashed ^= end - start
         hashed = ((hashed ^ hashed >> 16) * 0x85EBCA6B) & _WORD
         hashed = ((hashed ^ hashed >> 13) * 0xC2B2AE35) & _WORD

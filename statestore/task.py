@@ -28,6 +28,7 @@ from statestore.bring_up import BringUp, BroughtUp
 from statestore.committedhashes import CommittedHashes
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.digest import EMPTY, changed, hashed
+from statestore.entrycache import EntryCache
 from statestore.entryhashes import column_hashes
 from statestore.errors import InvariantBroken, RollforwardError, Unavailable
 from statestore.failpoints import reach
@@ -121,6 +122,7 @@ class Task:
         # Stream time of the store's version by its batch; also of the one being written. Replaced, never changed.
         self._stream_times: dict[int, int] = {}
         self._hashes = CommittedHashes(self._committed)
+        self._cache = EntryCache(rocks.entry_cache_bytes)
         self._result_partitions = 1
         self._staged: Staged | None = None
         self.steps = Steps()
@@ -203,6 +205,7 @@ class Task:
         self._store = IndexedBatchTransaction(self.spec.store.name, self._database.database)
         self._staged = None
         self._hashes.clear()
+        self._cache.clear()
         self.committed_batch = -1 if self._position is None else self._position.batch
         checkpoint = self._database.checkpoint()
         self._stream_times = {_batch_of(checkpoint): self.order.stream_time_ms}
@@ -271,7 +274,11 @@ class Task:
     def _committed(self, keys: pa.BinaryArray) -> pa.BinaryArray:
         """Committed states of the keys."""
         reader = AtIsolation(self.store, Isolation.READ_COMMITTED)
-        return pa.array(self._placement.get_many(reader, keys.to_pylist()), pa.binary())
+
+        def stored(keys: pa.BinaryArray) -> pa.BinaryArray:
+            return pa.array(self._placement.get_many(reader, keys.to_pylist()), pa.binary())
+
+        return self._cache.states(keys, stored)
 
     @property
     def digest(self) -> str | None:
@@ -427,7 +434,7 @@ class Task:
             return self._settle(batch, error)
         reach("commit.committed")
         started = time.monotonic()
-        self._apply(position)
+        self._apply(position, staged)
         self.apply_s = time.monotonic() - started
         reach("apply.before-answer")
         return True
@@ -513,10 +520,11 @@ class Task:
             return True
         raise Unavailable("batch was not committed", task=self.spec.name, batch=batch, error=cause) from cause
 
-    def _apply(self, position: Position) -> None:
+    def _apply(self, position: Position, staged: Staged) -> None:
         """Step 5: the committed batch goes into the store's files, in one write. Failing here loses nothing."""
         assert self._database is not None
         before = max(self._stream_times)
+        distinct = self.store.changes
         self._position = position
         # Readers find the time of the version that they find, whichever of the two that is.
         self._stream_times = {before: self._stream_times[before], position.batch: self.order.stream_time_ms}
@@ -528,6 +536,10 @@ class Task:
             reach("apply.before-write")
             self.store.commit(*self._database.entries(position.checkpoint(self.spec.tasks)))
             self.steps.add(position)
+            # Windows expire by their segments, of which the cache knows nothing.
+            pieces = [] if self._placement.windowed else staged.changed_columns(distinct)
+            if pieces:
+                self._cache.put(*map(pa.concat_arrays, zip(*pieces, strict=True)))
             reach("apply.written")
         except BaseException as error:
             # Whatever it was: the store stands behind its position, and must not be read as if it did not.

@@ -1,0 +1,161 @@
+"""Rows of several columns of bytes put together as one column, and keys found in sorted ones: compiled loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.compiled import compiled, fixed, inlined, memcmp, memcpy
+from statestore.errors import InvariantBroken
+from statestore.fields import Bools, Field, held
+
+# A row of a column for each row asked for, -1 where this column does not have it.
+Rows = npt.NDArray[np.int64]
+_Sizes = npt.NDArray[np.int64]
+_Ends = npt.NDArray[np.int32]
+_MOST = np.iinfo(np.int32).max
+
+
+def gathered(pieces: Sequence[tuple[pa.BinaryArray, Rows]]) -> pa.BinaryArray:
+    """One column: each row from the piece that has it, null where none has. Nothing of the pieces is kept."""
+    count = len(pieces[0][1])
+    sizes, nulls = np.zeros(count + 1, np.int64), np.ones(count, np.bool_)
+    for column, rows in pieces:
+        _measure(held(column), fixed(rows), sizes, nulls)
+    ends = np.cumsum(sizes)
+    if ends[-1] > _MOST:
+        raise InvariantBroken("more bytes than a column can hold", bytes=int(ends[-1]))
+    places, data = ends.astype(np.int32), pa.allocate_buffer(int(ends[-1]))
+    for column, rows in pieces:
+        _copy(held(column), fixed(rows), places, data.address)
+    valid = pa.array(~nulls).buffers()[1] if nulls.any() else None
+    return pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(places), data])
+
+
+def ascending(keys: pa.BinaryArray) -> bool:
+    """Whether each key is greater than the one before it, as unsigned bytes."""
+    return _ascending(held(keys))
+
+
+def find(keys: pa.BinaryArray, known: pa.BinaryArray, wanted: Bools) -> Rows:
+    """The row of each wanted key in `known`, which is in ascending order, -1 where it is not there or not wanted.
+
+    Each is looked for from where the one before was, in steps of growing length: keys in order cost least.
+    """
+    return _find(held(keys), held(known), fixed(wanted))
+
+
+def merged_rows(newer: pa.BinaryArray, older: pa.BinaryArray) -> tuple[Rows, Rows]:
+    """The rows of two ascending columns of keys merged into one; of a key that both have the newer one's."""
+    return _merged_rows(held(newer), held(older))
+
+
+@compiled
+def _measure(column: Field, rows: Rows, sizes: _Sizes, nulls: Bools) -> None:
+    """Sizes are written one place further on."""
+    (_, ends, column_nulls) = column
+    for row in range(len(rows)):
+        at = rows[row]
+        if at >= 0 and not column_nulls[at]:
+            sizes[row + 1] = ends[at + 1] - ends[at]
+            nulls[row] = False
+
+
+@compiled
+def _copy(column: Field, rows: Rows, places: _Ends, target: int) -> None:
+    (data, ends, column_nulls) = column
+    for row in range(len(rows)):
+        at = rows[row]
+        if at >= 0 and not column_nulls[at]:
+            memcpy(target + places[row], data + ends[at], ends[at + 1] - ends[at])
+
+
+@inlined
+def _before(one: int, one_size: int, other: int, other_size: int) -> bool:
+    order = memcmp(one, other, min(one_size, other_size))
+    return order < 0 or (order == 0 and one_size < other_size)
+
+
+@compiled
+def _ascending(keys: Field) -> bool:
+    (data, ends, nulls) = keys
+    for row in range(1, len(nulls)):
+        before, at, end = ends[row - 1], ends[row], ends[row + 1]
+        if not _before(data + before, at - before, data + at, end - at):
+            return False
+    return True
+
+
+@compiled
+def _find(keys: Field, known: Field, wanted: Bools) -> Rows:
+    (key_data, key_ends, key_nulls), (known_data, known_ends, known_nulls) = keys, known
+    found, count = np.full(len(key_nulls), -1, np.int64), len(known_nulls)
+    # Everything in front of it is before the key of the row before.
+    low = 0
+    for row in range(len(key_nulls)):
+        if not wanted[row]:
+            continue
+        key, size = key_data + key_ends[row], key_ends[row + 1] - key_ends[row]
+        if low > 0:
+            start = known_ends[low - 1]
+            if not _before(known_data + start, known_ends[low] - start, key, size):
+                low = 0
+        high, step = low, 1
+        while high < count and _before(
+            known_data + known_ends[high], known_ends[high + 1] - known_ends[high], key, size
+        ):
+            low = high + 1
+            high += step
+            step *= 2
+        high = min(high, count)
+        while low < high:
+            middle = (low + high) // 2
+            start = known_ends[middle]
+            if _before(known_data + start, known_ends[middle + 1] - start, key, size):
+                low = middle + 1
+            else:
+                high = middle
+        if low < count:
+            start = known_ends[low]
+            if known_ends[low + 1] - start == size and memcmp(known_data + start, key, size) == 0:
+                found[row] = low
+    return found
+
+
+@compiled
+def _merged_rows(newer: Field, older: Field) -> tuple[Rows, Rows]:
+    (new_data, new_ends, new_nulls), (old_data, old_ends, old_nulls) = newer, older
+    new_rows = np.full(len(new_nulls) + len(old_nulls), -1, np.int64)
+    old_rows = np.full(len(new_rows), -1, np.int64)
+    new, old, count = 0, 0, 0
+    while new < len(new_nulls) or old < len(old_nulls):
+        if new == len(new_nulls):
+            order = 1
+        elif old == len(old_nulls):
+            order = -1
+        else:
+            new_size, old_size = new_ends[new + 1] - new_ends[new], old_ends[old + 1] - old_ends[old]
+            order = memcmp(new_data + new_ends[new], old_data + old_ends[old], min(new_size, old_size))
+            if order == 0:
+                order = new_size - old_size
+        if order <= 0:
+            new_rows[count] = new
+            new += 1
+        else:
+            old_rows[count] = old
+        if order >= 0:
+            old += 1
+        count += 1
+    return new_rows[:count], old_rows[:count]
+
+
+def ready() -> None:
+    """Have the machine code of all loops."""
+    one = pa.array([b""], pa.binary())
+    ascending(one)
+    find(one, one, np.ones(1, np.bool_))
+    new, old = merged_rows(one, one)
+    gathered([(one, new), (one, old)])
