@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from statestore.errors import InvalidStateStore
 from statestore.kinds.key_value import KeyValue
 from statestore.overlay import Overlay, merge
+from statestore.spaces.base import ChangeColumns
 from statestore.store import Isolation, after_prefix
 from tests.statestore.conftest import TRANSACTIONAL, Setup, TaskUnderTest
 
@@ -167,3 +168,29 @@ def test_merged_view_equals_a_dict(base: dict[bytes, bytes], changed: list, reve
     entries = iter(sorted(base.items(), reverse=reverse))
     merged = list(merge(entries, *overlay.slice(None, None, reverse=reverse), reverse=reverse))
     assert sorted(model.items(), reverse=reverse) == merged
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    batches=st.lists(st.dictionaries(st.binary(max_size=2), st.none() | st.binary(max_size=2)), max_size=3),
+    asked=st.booleans(),
+)
+def test_changes_that_come_in_order_are_those_that_come_one_by_one(
+    batches: list[dict[bytes, bytes | None]], asked: bool
+) -> None:
+    overlay, model = Overlay(), {}
+    for batch in batches:
+        keys = sorted(batch)
+        overlay.put_all(ChangeColumns(keys, [batch[key] for key in keys]))
+        model.update(batch)
+        assert len(model) == len(overlay)
+        assert bool(model) == bool(overlay)
+        if asked:
+            assert [(True, value) for value in model.values()] == [overlay.find(key) for key in model]
+            assert (False, None) == overlay.find(b"none")
+    assert sorted(model.items()) == list(overlay.in_order())
+    assert model == dict(iter(overlay.items()))
+    overlay.put(b"one more", b"1")
+    assert sorted({**model, b"one more": b"1"}.items()) == overlay.slice(None, None)[0]
+    overlay.clear()
+    assert not overlay
