@@ -26,4 +26,12 @@ def held(column: pa.BinaryArray) -> Field:
     # What is empty is somewhere: at address 0 would be null.
     address = data.address if data is not None and data.address else _NOTHING.address
     rows = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
-    return address, fixed(rows), fixed(column.is_null().to_numpy(zero_copy_only=False))
+    return address, fixed(rows), fixed(_nulls(column))
+
+
+def _nulls(column: pa.BinaryArray) -> Bools:
+    if not column.null_count:
+        return np.zeros(len(column), np.bool_)
+    bits = np.frombuffer(column.buffers()[0], np.uint8)
+    nulls: Bools = np.unpackbits(bits, count=column.offset + len(column), bitorder="little")[column.offset :] == 0
+    return nulls
