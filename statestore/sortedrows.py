@@ -40,6 +40,12 @@ def _by_words(keys: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], npt.N
     words = words[:, (words != words[0]).any(axis=0)]
     if not words.shape[1]:
         return np.array([count - 1]), np.array([True])
+    if words.shape[1] == 1:
+        # Not stable and three times as fast: for keys of which none comes twice.
+        order = np.argsort(words[:, 0])
+        ordered = words[order]
+        if (ordered[1:] != ordered[:-1]).all():
+            return order, np.ones(count, np.bool_)
     order = np.lexsort(words.T[::-1])
     ordered = words[order]
     return order, np.append((ordered[1:] != ordered[:-1]).any(axis=1), True)

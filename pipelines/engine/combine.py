@@ -65,7 +65,7 @@ class Combine:
 
     where: Columnar | None
     columns: tuple[Column, ...]
-    rows_bytes: int = 4 * 1024 * 1024
+    rows_bytes: int = 16 * 1024 * 1024
     groups_bytes: int = 32 * 1024 * 1024
 
     @property
@@ -146,6 +146,7 @@ class _Groups:
     def __init__(self, combine: Combine) -> None:
         self._combine = combine
         self._rows: list[pa.RecordBatch] = []
+        self._rows_bytes = 0
         self._groups: list[pa.Table] = []
         self._merged_bytes = 0
 
@@ -153,7 +154,8 @@ class _Groups:
         """Take rows in; gives those groups that are too many to be held."""
         if rows.num_rows:
             self._rows.append(rows)
-        if _bytes(self._rows) < self._combine.rows_bytes:
+            self._rows_bytes += rows.nbytes
+        if self._rows_bytes < self._combine.rows_bytes:
             return
         self._group_rows()
         # Merged when they are twice as many as the last time: so each is grouped again about once.
@@ -174,7 +176,7 @@ class _Groups:
         if self._rows:
             rows = pa.Table.from_batches(self._rows)
             self._groups.append(self._by_key(rows, {column.name: column.function for column in self._combine.columns}))
-        self._rows = []
+        self._rows, self._rows_bytes = [], 0
 
     def _merge(self) -> None:
         if len(self._groups) > 1:
@@ -191,7 +193,7 @@ class _Groups:
         return pa.table({column.name: found.column(made[column.name]) for column in self._combine.columns})
 
 
-def _bytes(tables: Sequence[pa.RecordBatch | pa.Table]) -> int:
+def _bytes(tables: Sequence[pa.Table]) -> int:
     return sum(table.nbytes for table in tables)
 
 

@@ -108,8 +108,12 @@ class StateCodec:
     def decode(self, states: pa.BinaryArray) -> tuple[pa.Int64Array, list[pa.Array]]:
         """Times and columns; rows whose state is null are null everywhere. Raises `FormatUnsupported`."""
         present = states.is_valid().to_numpy(zero_copy_only=False)
-        starts, _, data = _spans(states.filter(states.is_valid()))
-        head = data[starts[:, None] + np.arange(self.fixed_size)]
+        starts, sizes, data = _spans(states.filter(states.is_valid()) if states.null_count else states)
+        if len(starts) and (sizes == self.fixed_size).all():
+            # One behind the other.
+            head = data[starts[0] : starts[-1] + self.fixed_size].reshape(len(starts), self.fixed_size)
+        else:
+            head = data[starts[:, None] + np.arange(self.fixed_size)]
         if len(head) and (head[:, 8] != FORMAT).any():
             raise FormatUnsupported("state has another format", found=int(head[:, 8].max()), supported=FORMAT)
         rows = np.cumsum(present) - 1
@@ -127,6 +131,8 @@ class StateCodec:
             at_row = at_row + lengths
             if flat is not kind:
                 columns[column] = from_bytes(columns[column], kind)
+        if len(present) == len(head) and not head[:, _HEAD : _HEAD + self._null_bytes].any():
+            return times, columns
         for column in range(len(self.types)):
             nulls = (head[:, _HEAD + column // 8] >> np.uint8(column % 8)) & np.uint8(1)
             known = present.copy()

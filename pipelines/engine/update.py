@@ -22,6 +22,7 @@ from pipelines.engine.decode import arrow_type
 from pipelines.engine.jsontext import json_objects
 from pipelines.engine.merge import COMBINED, GROUPED, MERGED, PARTIAL, STORED, Part, state_parts
 from pipelines.plan import Aggregate, Query
+from statestore.sortedrows import last_in_order
 from statestore.staging import EMIT_NOTHING, EMIT_TOMBSTONE, EMIT_VALUE
 
 # How large the requests to a store server are. Fewer and larger ones keep both sides waiting for each other.
@@ -48,22 +49,31 @@ class Update:
         taken = [batch for batch in batches if batch.num_rows]
         if not taken:
             return
-        rows = pa.Table.from_batches(taken)
-        alone = rows.column("__dead").null_count == rows.num_rows
-        calls = {"ROWTIME": ("max", "__time")}
-        calls |= {f"{GROUPED}{key}": ("first", key) for key in self.keys}
-        calls |= {f"{COMBINED}{part.name}": (MERGES[part.operation], f"{PARTIAL}{part.name}") for part in self.parts}
-        found = pa.TableGroupBy(rows, ["__key"] if alone else ["__key", "__dead"], use_threads=False).aggregate(
-            [(name, function) for name, (function, _) in calls.items()]
-        )
-        columns = {"__key": found.column("__key")}
-        columns["__dead"] = pa.nulls(found.num_rows, pa.string()) if alone else found.column("__dead")
-        columns |= {made: found.column(f"{name}_{function}") for name, (function, made) in calls.items()}
+        found = self._one_a_key(pa.Table.from_batches(taken))
+        columns = {"__key": found.column("__key"), "__dead": found.column("__dead"), "__time": found.column("ROWTIME")}
+        columns |= {key: found.column(f"{GROUPED}{key}") for key in self.keys}
         for part in self.parts:
-            name = f"{PARTIAL}{part.name}"
-            columns[name] = columns[name].cast(arrow_type(part.type), safe=False)
-        # The store looks keys up and writes them in their order, which costs it less to find in what is in order.
-        yield from pa.table(columns).sort_by("__key").combine_chunks().to_batches(max_chunksize=_ROWS_OUT)
+            column = found.column(f"{COMBINED}{part.name}")
+            columns[f"{PARTIAL}{part.name}"] = column.cast(arrow_type(part.type), safe=False)
+        yield from pa.table(columns).combine_chunks().to_batches(max_chunksize=_ROWS_OUT)
+
+    def _one_a_key(self, rows: pa.Table) -> pa.Table:
+        """The rows merged, by key: the store looks keys up and writes them in their order, which costs it less."""
+        alone = rows.column("__dead").null_count == rows.num_rows
+        if alone:
+            order = last_in_order(rows.column("__key").cast(pa.large_binary()).combine_chunks())
+            if len(order) == rows.num_rows:
+                # Where the source's keys are the groups, no key comes from two workers.
+                return rows.combine_chunks().take(pa.array(order))
+        calls = {"ROWTIME": "max"}
+        calls |= {f"{GROUPED}{key}": "first" for key in self.keys}
+        calls |= {f"{COMBINED}{part.name}": MERGES[part.operation] for part in self.parts}
+        keys = ["__key"] if alone else ["__key", "__dead"]
+        found = pa.TableGroupBy(rows, keys, use_threads=False).aggregate(list(calls.items()))
+        columns = {key: found.column(key) for key in keys}
+        columns |= {name: found.column(f"{name}_{function}") for name, function in calls.items()}
+        columns.setdefault("__dead", pa.nulls(found.num_rows, pa.string()))
+        return pa.table(columns).sort_by("__key")
 
     def results(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """What READ gave, as the rows that WRITE takes: what `MergeSql.results` gives."""
