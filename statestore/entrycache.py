@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.gather import ascending, find, gathered, merged_rows
+from statestore.gather import ascending, find, gathered, merged
 
 Read = Callable[[pa.BinaryArray], pa.BinaryArray]
 # A run is merged with the one before it unless that is so much larger: each entry is copied a few times, not each batch.
@@ -35,6 +35,10 @@ class _Run:
     def bytes(self) -> int:
         size: int = self.keys.nbytes + self.values.nbytes
         return size
+
+    def over(self, older: _Run) -> _Run:
+        """Both as one; nothing of them is kept."""
+        return _Run(*merged((self.keys, self.values), (older.keys, older.values)))
 
 
 class EntryCache:
@@ -58,10 +62,16 @@ class EntryCache:
         """The store has these now; null for deleted. No key comes twice."""
         if not len(keys):
             return
-        rows = np.arange(len(keys)) if ascending(keys) else pc.sort_indices(keys).to_numpy().astype(np.int64)
-        self._runs.insert(0, _Run(gathered([(keys, rows)]), gathered([(values, rows)])))
-        while len(self._runs) > 1 and self._runs[1].bytes <= _MERGED_FACTOR * self._runs[0].bytes:
-            self._runs[:2] = [_merged(*self._runs[:2])]
+        if not ascending(keys):
+            rows = pc.sort_indices(keys)
+            keys, values = keys.take(rows), values.take(rows)
+        newest = _Run(keys, values)
+        while self._runs and self._runs[0].bytes <= _MERGED_FACTOR * newest.bytes:
+            newest = newest.over(self._runs.pop(0))
+        if newest.keys is keys:
+            # What comes is a part of what else a worker has sent.
+            newest = newest.over(_Run(keys.slice(0, 0), values.slice(0, 0)))
+        self._runs.insert(0, newest)
         while self.bytes > self._bytes_max:
             self._runs.pop()
 
@@ -81,8 +91,3 @@ class EntryCache:
             rows = np.where(wanted, np.cumsum(wanted) - 1, -1)
             pieces.append((read(keys.filter(pa.array(wanted))), rows))
         return gathered(pieces)
-
-
-def _merged(newer: _Run, older: _Run) -> _Run:
-    new, old = merged_rows(newer.keys, older.keys)
-    return _Run(gathered([(newer.keys, new), (older.keys, old)]), gathered([(newer.values, new), (older.values, old)]))

@@ -48,9 +48,36 @@ def find(keys: pa.BinaryArray, known: pa.BinaryArray, wanted: Bools) -> Rows:
     return _find(held(keys), held(known), fixed(wanted))
 
 
-def merged_rows(newer: pa.BinaryArray, older: pa.BinaryArray) -> tuple[Rows, Rows]:
-    """The rows of two ascending columns of keys merged into one; of a key that both have the newer one's."""
-    return _merged_rows(held(newer), held(older))
+def merged(
+    newer: tuple[pa.BinaryArray, pa.BinaryArray], older: tuple[pa.BinaryArray, pa.BinaryArray]
+) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+    """Keys, ascending, and their values, of two such pairs as one; of a key that both have the newer one's value.
+
+    Nothing of them is kept.
+    """
+    most = len(newer[0]) + len(older[0])
+    keys, values = (
+        pa.allocate_buffer(_bytes(a) + _bytes(b), resizable=True) for a, b in zip(newer, older, strict=True)
+    )
+    key_ends, value_ends, nulls = np.zeros(most + 1, np.int32), np.zeros(most + 1, np.int32), np.zeros(most, np.bool_)
+    new, old = (held(newer[0]), held(newer[1])), (held(older[0]), held(older[1]))
+    count = _merged(*new, *old, keys.address, values.address, key_ends, value_ends, nulls)
+    nulls = nulls[:count]
+    valid = pa.array(~nulls).buffers()[1] if nulls.any() else None
+    return _column(keys, key_ends[: count + 1], None), _column(values, value_ends[: count + 1], valid)
+
+
+def _column(data: pa.Buffer, ends: npt.NDArray[np.int32], valid: pa.Buffer | None) -> pa.BinaryArray:
+    """Of the part of the buffer that is used."""
+    data.resize(int(ends[-1]), shrink_to_fit=True)
+    return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [valid, pa.py_buffer(ends.copy()), data])
+
+
+def _bytes(column: pa.BinaryArray) -> int:
+    """Between where the column's first value begins and its last one ends."""
+    _, ends, _ = column.buffers()
+    places = np.frombuffer(ends, np.int32)
+    return int(places[column.offset + len(column)] - places[column.offset])
 
 
 @compiled
@@ -126,11 +153,19 @@ def _find(keys: Field, known: Field, wanted: Bools) -> Rows:
 
 
 @compiled
-def _merged_rows(newer: Field, older: Field) -> tuple[Rows, Rows]:
-    (new_data, new_ends, new_nulls), (old_data, old_ends, old_nulls) = newer, older
-    new_rows = np.full(len(new_nulls) + len(old_nulls), -1, np.int64)
-    old_rows = np.full(len(new_rows), -1, np.int64)
-    new, old, count = 0, 0, 0
+def _merged(
+    new_keys: Field,
+    new_values: Field,
+    old_keys: Field,
+    old_values: Field,
+    key_place: int,
+    value_place: int,
+    key_ends: _Ends,
+    value_ends: _Ends,
+    nulls: Bools,
+) -> int:
+    (new_data, new_ends, new_nulls), (old_data, old_ends, old_nulls) = new_keys, old_keys
+    new, old, count, key_end, value_end = 0, 0, 0, 0, 0
     while new < len(new_nulls) or old < len(old_nulls):
         if new == len(new_nulls):
             order = 1
@@ -142,20 +177,28 @@ def _merged_rows(newer: Field, older: Field) -> tuple[Rows, Rows]:
             if order == 0:
                 order = new_size - old_size
         if order <= 0:
-            new_rows[count] = new
+            (data, ends, _), (value_data, values, value_nulls), row = new_keys, new_values, new
             new += 1
         else:
-            old_rows[count] = old
+            (data, ends, _), (value_data, values, value_nulls), row = old_keys, old_values, old
         if order >= 0:
             old += 1
+        size, value_size = ends[row + 1] - ends[row], values[row + 1] - values[row]
+        memcpy(key_place + key_end, data + ends[row], size)
+        key_end += size
+        if value_nulls[row]:
+            nulls[count] = True
+        else:
+            memcpy(value_place + value_end, value_data + values[row], value_size)
+            value_end += value_size
         count += 1
-    return new_rows[:count], old_rows[:count]
+        key_ends[count], value_ends[count] = key_end, value_end
+    return count
 
 
 def ready() -> None:
     """Have the machine code of all loops."""
     one = pa.array([b""], pa.binary())
     ascending(one)
-    find(one, one, np.ones(1, np.bool_))
-    new, old = merged_rows(one, one)
-    gathered([(one, new), (one, old)])
+    gathered([(one, find(one, one, np.ones(1, np.bool_)))])
+    merged((one, one), (one, one))

@@ -337,8 +337,10 @@ class Task:
 
     def check_stage(self, rows: pa.RecordBatch) -> None:
         """Refuse rows that belong to another task."""
-        changes = rows.filter(pc.and_(rows.column("dead").is_null(), rows.column("state").is_valid()))
-        self._require_mine(changes.column("key"))
+        keys, states, dead = (rows.column(name) for name in ("key", "state", "dead"))
+        if states.null_count or dead.null_count < len(dead):
+            keys = keys.filter(pc.and_(dead.is_null(), states.is_valid()))
+        self._require_mine(keys)
 
     def close_stage(self, staged: Staged) -> None:
         """The attempt is complete: it replaces what an earlier attempt of the batch staged."""
@@ -396,7 +398,9 @@ class Task:
     def _require_mine(self, keys: pa.BinaryArray) -> None:
         if keys.null_count:
             raise InvariantBroken("a row has no key", task=self.spec.name)
-        keys = keys.filter(pc.invert(are_local(keys)))
+        local = are_local(keys)
+        if local.true_count:
+            keys = keys.filter(pc.invert(local))
         if len(keys) and (tasks_of(self._placement.owners(keys), self.spec.tasks) != self.spec.number).any():
             raise InvariantBroken("a row of another task arrived", task=self.spec.name)
 

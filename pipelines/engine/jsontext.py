@@ -3,24 +3,158 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from statestore.compiled import compiled, fixed, inlined, memcpy
+from statestore.errors import InvariantBroken
+from statestore.fields import Bools, Field, held
+
+Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
 
 # What Jackson escapes, and how.
 _ESCAPES = {code: f"\\u{code:04X}" for code in range(0x20)}
 _ESCAPES |= {ord(char): f"\\{letter}" for char, letter in zip('"\\\b\f\n\r\t', '"\\bfnrt', strict=True)}
+_MINUS, _ZERO, _NULL = ord("-"), np.uint64(ord("0")), b"null"
+# Of 64 bits.
+_DIGITS_MAX = 19
+_ONE, _TEN = np.uint64(1), np.uint64(10)
 _SPECIAL = r'["\\\x00-\x1f]'
 
 
 def json_objects(fields: Sequence[tuple[str, pa.Array]]) -> pa.BinaryArray:
     """One object a row, of these fields in this order, at least one. A null is written as `null`."""
-    pieces: list[pa.Array | str] = []
-    before = "{"
-    for name, column in fields:
-        pieces += [f'{before}"{name.translate(_ESCAPES)}":', pc.coalesce(json_texts(column), "null")]
-        before = ","
-    return pc.binary_join_element_wise(*pieces, "}", "").cast(pa.binary())
+    count = len(fields[0][1])
+    columns = [_column(f'{"," if at else "{"}"{name.translate(_ESCAPES)}":', c) for at, (name, c) in enumerate(fields)]
+    ends = np.zeros(count + 1, np.int64)
+    # Each row's closing brace.
+    ends[1:] = 1
+    for column in columns:
+        column.measure(ends[1:])
+    ends = ends.cumsum()
+    if ends[-1] > np.iinfo(np.int32).max:
+        raise InvariantBroken("results are larger than a column can hold", bytes=int(ends[-1]))
+    text, places = np.empty(int(ends[-1]), np.uint8), ends[:-1].copy()
+    for column in columns:
+        column.write(places, text)
+    text[places] = ord("}")
+    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(text)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+@dataclass(frozen=True)
+class _Wholes:
+    """A column of whole numbers as it is written, with what stands in front of each."""
+
+    before: Bytes
+    numbers: Places
+    nulls: Bools
+
+    def measure(self, sizes: Places) -> None:
+        """Add how long each is."""
+        _measure_wholes(self.before, self.numbers, self.nulls, sizes)
+
+    def write(self, places: Places, text: Bytes) -> None:
+        """Write each at its place, and move the place behind it."""
+        _write_wholes(self.before, self.numbers, self.nulls, places, text)
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """A column of JSON texts, with what stands in front of each. None is null."""
+
+    before: Bytes
+    texts: pa.BinaryArray
+
+    def measure(self, sizes: Places) -> None:
+        """Add how long each is."""
+        _measure_texts(self.before, held(self.texts), sizes)
+
+    def write(self, places: Places, text: Bytes) -> None:
+        """Write each at its place, and move the place behind it."""
+        _write_texts(self.before, held(self.texts), places, text)
+
+
+def _column(before: str, column: pa.Array) -> _Wholes | _Texts:
+    piece = fixed(np.frombuffer(before.encode(), np.uint8))
+    if not pa.types.is_integer(column.type):
+        return _Texts(piece, pc.coalesce(json_texts(column), "null").cast(pa.binary()))
+    nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else np.zeros(len(column), np.bool_)
+    numbers = column.fill_null(0).cast(pa.int64()).to_numpy()
+    return _Wholes(piece, fixed(numbers), fixed(nulls))
+
+
+@inlined
+def _magnitude(number: int) -> Any:
+    """Without its sign, and without one: the smallest number's is no signed one."""
+    return np.uint64(number) if number >= 0 else np.uint64(-(number + 1)) + _ONE
+
+
+@inlined
+def _digits(number: Any) -> int:
+    count, limit = 1, _TEN
+    while count < _DIGITS_MAX and number >= limit:
+        count += 1
+        limit *= _TEN
+    return count
+
+
+@compiled
+def _measure_wholes(before: Bytes, numbers: Places, nulls: Bools, sizes: Places) -> None:
+    for row in range(len(numbers)):
+        if nulls[row]:
+            sizes[row] += len(before) + len(_NULL)
+        else:
+            sizes[row] += len(before) + (numbers[row] < 0) + _digits(_magnitude(numbers[row]))
+
+
+@compiled
+def _write_wholes(before: Bytes, numbers: Places, nulls: Bools, places: Places, text: Bytes) -> None:
+    start, piece = text.ctypes.data, before.ctypes.data
+    for row in range(len(numbers)):
+        at = places[row]
+        memcpy(start + at, piece, len(before))
+        at += len(before)
+        if nulls[row]:
+            for byte in _NULL:
+                text[at] = byte
+                at += 1
+        else:
+            if numbers[row] < 0:
+                text[at] = _MINUS
+                at += 1
+            number = _magnitude(numbers[row])
+            end = at + _digits(number)
+            for place in range(end - 1, at - 1, -1):
+                rest = number // _TEN
+                text[place] = _ZERO + number - rest * _TEN
+                number = rest
+            at = end
+        places[row] = at
+
+
+@compiled
+def _measure_texts(before: Bytes, texts: Field, sizes: Places) -> None:
+    (_, ends, _) = texts
+    for row in range(len(sizes)):
+        sizes[row] += len(before) + ends[row + 1] - ends[row]
+
+
+@compiled
+def _write_texts(before: Bytes, texts: Field, places: Places, text: Bytes) -> None:
+    (data, ends, _) = texts
+    start, piece = text.ctypes.data, before.ctypes.data
+    for row in range(len(places)):
+        at, size = places[row] + len(before), ends[row + 1] - ends[row]
+        memcpy(start + places[row], piece, len(before))
+        memcpy(start + at, data + ends[row], size)
+        places[row] = at + size
 
 
 def json_texts(column: pa.Array) -> pa.StringArray:
@@ -32,3 +166,8 @@ def json_texts(column: pa.Array) -> pa.StringArray:
         escaped = [text.translate(_ESCAPES) for text in column.filter(special).to_pylist()]
         column = pc.replace_with_mask(column, special.fill_null(False), pa.array(escaped, pa.string()))
     return pc.binary_join_element_wise('"', column, '"', "")
+
+
+def ready() -> None:
+    """Have the machine code of all loops."""
+    json_objects([("n", pa.array([1])), ("t", pa.array(["t"]))])

@@ -86,6 +86,8 @@ def _options(settings: Settings, work: Path) -> dict[str, str]:
         # Checksums of shuffled rows guard against stages that compute something else when retried; a batch is retried
         # whole.
         "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+        # And those of its files only tell why a fetch failed.
+        "spark.shuffle.checksum.enabled": "false",
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.local.dir": str(work / "tmp"),
         "spark.python.worker.reuse": "true",

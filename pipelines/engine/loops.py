@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.engine import jsonshape
+from pipelines.engine import jsonshape, jsontext
 from statestore import messages, partitioner
 
 
@@ -10,4 +10,5 @@ def ready() -> None:
     """Have the machine code of all of them."""
     messages.ready()
     jsonshape.ready()
+    jsontext.ready()
     partitioner.ready()

@@ -24,4 +24,4 @@ def is_local(key: bytes) -> bool:
 
 def are_local(keys: pa.BinaryArray) -> pa.BooleanArray:
     """Which of the keys are of such entries."""
-    return pc.equal(pc.binary_slice(keys, 0, len(PREFIX)), pa.scalar(PREFIX, pa.binary()))
+    return pc.starts_with(keys, PREFIX)
