@@ -156,7 +156,7 @@ WORKLOADS: dict[str, Workload] = {
                 size=size,
                 peer="key-totals",
             )
-            for keys, size in ((10_000, 24_000_000), (500_000, 8_000_000))
+            for keys, size in ((10_000, 60_000_000), (500_000, 20_000_000))
         ),
         on_bids(
             "last-per-key",
