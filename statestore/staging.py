@@ -54,8 +54,8 @@ class Staged:
     """One attempt. `closed` once the sender has said that it is complete.
 
     `order` is the task's stream time after it and how many records of the batch came too late, where it has one.
-    `expired` are stored keys that the batch deletes because their windows are out of retention by then. `digest` is the
-    store's after it, None if it is not known.
+    `expired` are stored keys that the batch deletes because their windows are out of retention by then. `changed` are the
+    keys that it changes, each once, with their states. `digest` is the store's after it, None if it is not known.
     """
 
     batch: int
@@ -69,6 +69,7 @@ class Staged:
     expired: list[bytes] = field(default_factory=list)
     rows: int = 0
     closed: bool = False
+    changed: list[tuple[pa.BinaryArray, pa.BinaryArray]] = field(default_factory=list)
     digest: str | None = None
     # The same changes as `keys` and `states`, with their times.
     _columns: list[pa.RecordBatch] = field(default_factory=list)

@@ -362,6 +362,7 @@ class Task:
             undo.callback(self.store.rollback)
             gone = self._expire(staged) if self._placement.windowed else []
             self._put(staged)
+            staged.changed = staged.changed_columns(self.store.changes)
             staged.digest = self._digest_after(staged, gone)
             undo.pop_all()
 
@@ -381,7 +382,7 @@ class Task:
         """The digest of the version that the attempt makes; `gone` are hashes of entries that have expired."""
         if self.digest is None:
             return None
-        pieces = staged.changed_columns(self.store.changes)
+        pieces = staged.changed
         if not pieces:
             return changed(self.digest, added=(), taken=gone)
         added = sum(int(column_hashes(keys, states).sum()) for keys, states in pieces)
@@ -528,7 +529,6 @@ class Task:
         """Step 5: the committed batch goes into the store's files, in one write. Failing here loses nothing."""
         assert self._database is not None
         before = max(self._stream_times)
-        distinct = self.store.changes
         self._position = position
         # Readers find the time of the version that they find, whichever of the two that is.
         self._stream_times = {before: self._stream_times[before], position.batch: self.order.stream_time_ms}
@@ -541,9 +541,8 @@ class Task:
             self.store.commit(*self._database.entries(position.checkpoint(self.spec.tasks)))
             self.steps.add(position)
             # Windows expire by their segments, of which the cache knows nothing.
-            pieces = [] if self._placement.windowed else staged.changed_columns(distinct)
-            if pieces:
-                self._cache.put(*map(pa.concat_arrays, zip(*pieces, strict=True)))
+            if staged.changed and not self._placement.windowed:
+                self._cache.put(*map(pa.concat_arrays, zip(*staged.changed, strict=True)))
             reach("apply.written")
         except BaseException as error:
             # Whatever it was: the store stands behind its position, and must not be read as if it did not.

@@ -104,6 +104,30 @@ def test_a_task_reads_several_parts_where_they_are_shared(spark: SparkSession) -
     assert {0, 1} == {row.task for row in tasks[True]}
 
 
+def test_arrow_batches_of_large_rows_are_bounded(spark: SparkSession) -> None:
+    def decode(blocks: Iterable[Records]) -> Iterator[pa.RecordBatch]:
+        for block in blocks:
+            yield pa.RecordBatch.from_arrays([pa.array([b"x" * 2**20] * len(block))], names=["row"])
+
+    def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_arrays([pa.array([batch.num_rows for batch in batches])], names=["n"])
+
+    read = Input(spark, (part(range(50)),))
+    found = {
+        large: [
+            row.n
+            for row in read.decoded(decode, "row binary", large=large)
+            .repartition(1)
+            .mapInArrow(sizes, "n bigint")
+            .collect()
+        ]
+        for large in (True, False)
+    }
+    assert [50] == found[False]
+    assert 50 == sum(found[True])
+    assert 10 > max(found[True])
+
+
 def test_an_input_without_parts_is_empty(spark: SparkSession) -> None:
     assert [] == results(spark, "")
 
