@@ -65,7 +65,9 @@ class BatchJob(Job):
         """The whole batch as one frame: decode, combine, aggregate and shuffle, READ, merge, WRITE. Nothing runs yet."""
         if self.combine is not None and self.update is not None:
             packed = self._shuffle(self.update).packed(self._combined(self.combine, count, refused))
-            shuffled = records.decoded(packed, PACKED_DDL, shared=True, large=True).repartitionById(self.query.tasks, TASK)
+            shuffled = records.decoded(packed, PACKED_DDL, shared=True, large=True).repartitionById(
+                self.query.tasks, TASK
+            )
             step = updated(self.update, read, write)
             return shuffled.mapInArrow(lambda batches: step(unpacked(batches)), result_ddl)
         # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.
