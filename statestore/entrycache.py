@@ -4,7 +4,7 @@
     states   each run is walked through beside the keys, the newest first; what none has is read from the store
 
 RocksDB looks a key up in some hundred nanoseconds a level, each step of them somewhere else in memory. Here a batch of
-keys in order takes ten to twenty nanoseconds a key. A run holds deletions, too: that a key has no entry is as good to
+keys in order takes some tens of nanoseconds a key. A run holds deletions, too: that a key has no entry is as good to
 know. The oldest run is dropped when all of them are too large.
 """
 
@@ -66,14 +66,20 @@ class EntryCache:
             rows = pc.sort_indices(keys)
             keys, values = keys.take(rows), values.take(rows)
         newest = _Run(keys, values)
-        while self._runs and self._runs[0].bytes <= _MERGED_FACTOR * newest.bytes:
+        while self._runs and self._merges(newest, self._runs[0]):
             newest = newest.over(self._runs.pop(0))
         if newest.keys is keys:
             # What comes is a part of what else a worker has sent.
             newest = newest.over(_Run(keys.slice(0, 0), values.slice(0, 0)))
         self._runs.insert(0, newest)
+        # From the oldest on: what is behind a run that is gone must not be found any more.
         while self.bytes > self._bytes_max:
             self._runs.pop()
+
+    def _merges(self, newest: _Run, older: _Run) -> bool:
+        """Up to half of the room: a run that had all of it would go as a whole."""
+        both = newest.bytes + older.bytes
+        return older.bytes <= _MERGED_FACTOR * newest.bytes and both <= self._bytes_max // 2
 
     def states(self, keys: pa.BinaryArray, read: Read) -> pa.BinaryArray:
         """The values of the keys, null where there is none. What is not known here `read` gives, and it is not kept."""

@@ -54,6 +54,7 @@ class Overlay:
         with self._lock:
             if not self and isinstance(changes, ChangeColumns) and _ascending(changes.keys):
                 self._whole = changes
+                self._forget_order()
                 return
             self._unfold()
             # Columns have `keys`, by which a dict would take them for a mapping.

@@ -33,15 +33,15 @@ def key_bytes_of(query: Query) -> KeyBytes:
 
 def _delimited(columns: Sequence[pa.Array], delimiter: str) -> pa.BinaryArray:
     """Fields with the delimiter between them, as `encode` says which of them are in quotes."""
-    special = f'[{re.escape(delimiter)}"\n\r]|^[\\x00-#]|[\\x00-\\x20]$'
+    # The end of a text is for Java also what stands before a last line break, of whatever kind.
+    special = f'[{re.escape(delimiter)}"\n\r]|^[\\x00-#]|[\\x00-\\x20][\u0085\u2028\u2029]?$'
     fields = []
     for at, column in enumerate(columns):
         text = column.cast(pa.string())
-        if pa.types.is_string(column.type) or at == 0:
-            odd = pc.match_substring_regex(text, special if at else f"{special}|^[^0-9A-Za-z]|^$")
-            quoted = pc.binary_join_element_wise('"', pc.replace_substring(text, '"', '""'), '"', "")
-            text = pc.if_else(odd, quoted, text)
-        fields.append(text)
+        # Numbers, too: the delimiter may be a digit or their sign.
+        odd = pc.match_substring_regex(text, special if at else f"{special}|^[^0-9A-Za-z]|^$")
+        quoted = pc.binary_join_element_wise('"', pc.replace_substring(text, '"', '""'), '"', "")
+        fields.append(pc.if_else(odd, quoted, text))
     return pc.binary_join_element_wise(*fields, delimiter).cast(pa.binary())
 
 

@@ -56,6 +56,8 @@ QUERIES = {
     "updated, json": f"CREATE TABLE r WITH (key_format='json') AS SELECT t, {WHOLE} FROM s GROUP BY t EMIT CHANGES;",
     "updated, delimited": f"""CREATE TABLE r WITH (key_format='delimited') AS SELECT t, i, {WHOLE} FROM s GROUP BY t, i
       EMIT CHANGES;""",
+    "updated, delimited by a sign": f"""CREATE TABLE r WITH (key_format='delimited', key_delimiter='-') AS
+      SELECT t, i, {WHOLE} FROM s GROUP BY t, i EMIT CHANGES;""",
     "updated, having": f"""CREATE TABLE r WITH (key_format='json') AS SELECT k, b / 10 AS tens, {WHOLE} FROM s
       WHERE f OR i IS NULL GROUP BY k, b / 10 HAVING COUNT(*) > 1 AND MIN(i) < 3 EMIT CHANGES;""",
 }
@@ -65,7 +67,7 @@ KEYED: dict[str, st.SearchStrategy[Any]] = {
     "k": st.sampled_from(["x", "y", "Ü", ""]),
     "i": st.one_of(st.integers(-3, 7), st.sampled_from([-(2**31), 2**31 - 1])),
     "b": st.one_of(st.integers(-70, 70), st.sampled_from([-(2**63), 2**63 - 1, 2**53 + 1, 5])),
-    "t": st.sampled_from(["", "a", "b,", '"', "#c", "d ", "é", "\U0001f600", "\uffee", "z\x00"]),
+    "t": st.sampled_from(["", "a", "b,", '"', "#c", "d ", "e \u2028", "é", "\U0001f600", "\uffee", "z\x00"]),
 }
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     **{name: st.one_of(st.none(), values) for name, values in KEYED.items()},

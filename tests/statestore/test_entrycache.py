@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,21 +61,22 @@ def test_what_was_written_is_not_read_again_and_the_rest_is() -> None:
     assert [[b"c"], [b"b"]] == asked
 
 
-def test_the_newest_entries_stay_when_there_are_too_many() -> None:
+@pytest.mark.parametrize("size", range(100, 6_000, 100))
+def test_the_newest_entries_stay_when_there_are_too_many(size: int) -> None:
     cache = EntryCache(20_000)
-    for batch in range(50):
-        cache.put(column([b"%d" % batch]), column([bytes(1_000)]))
-        assert 0 < cache.bytes <= 20_000
-    unread: list[int] = []
+    unread: list[bytes] = []
 
     def read(keys: pa.BinaryArray) -> pa.BinaryArray:
-        unread.append(len(keys))
+        unread.extend(keys.to_pylist())
         return pa.nulls(len(keys), pa.binary())
 
-    cache.states(column([b"49"]), read)
+    for batch in range(250):
+        cache.put(column([b"%d" % batch]), column([bytes(size)]))
+        assert 0 < cache.bytes <= 20_000
+        cache.states(column([b"%d" % batch]), read)
     assert not unread
     cache.states(column([b"0"]), read)
-    assert unread == [1]
+    assert [b"0"] == unread
 
 
 @settings(deadline=None)

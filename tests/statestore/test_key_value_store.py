@@ -179,6 +179,7 @@ def test_changes_that_come_in_order_are_those_that_come_one_by_one(
     batches: list[dict[bytes, bytes | None]], asked: bool
 ) -> None:
     overlay, model = Overlay(), {}
+    assert [] == overlay.slice(None, None)[0]
     for batch in batches:
         keys = sorted(batch)
         overlay.put_all(ChangeColumns(keys, [batch[key] for key in keys]))
