@@ -10,14 +10,14 @@ know. The oldest run is dropped when all of them are too large.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.gather import ascending, find, gathered, merged
+from statestore.sortedcolumns import ascending, find, gathered, merged
 
 Read = Callable[[pa.BinaryArray], pa.BinaryArray]
 # A run is merged with the one before it unless that is so much larger: each entry is copied a few times, not each batch.
@@ -58,8 +58,17 @@ class EntryCache:
         """Forget everything."""
         self._runs = []
 
-    def put(self, keys: pa.BinaryArray, values: pa.BinaryArray) -> None:
-        """The store has these now; null for deleted. No key comes twice."""
+    def put(self, pieces: Sequence[tuple[pa.BinaryArray, pa.BinaryArray]]) -> None:
+        """The store has these keys and values now, null for deleted. No key comes twice.
+
+        More than there is room for is not held, and nothing else is then.
+        """
+        if sum(keys.nbytes + values.nbytes for keys, values in pieces) > self._bytes_max:
+            self.clear()
+        elif pieces:
+            self._put(*map(pa.concat_arrays, zip(*pieces, strict=True)))
+
+    def _put(self, keys: pa.BinaryArray, values: pa.BinaryArray) -> None:
         if not len(keys):
             return
         if not ascending(keys):

@@ -26,10 +26,17 @@ def held(column: pa.BinaryArray) -> Field:
     # What is empty is somewhere: at address 0 would be null.
     address = data.address if data is not None and data.address else _NOTHING.address
     rows = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
-    return address, fixed(rows), fixed(_nulls(column))
+    return address, fixed(rows), fixed(nulls_of(column))
 
 
-def _nulls(column: pa.BinaryArray) -> Bools:
+def column_of(data: pa.Buffer, ends: Ends, nulls: Bools) -> pa.BinaryArray:
+    """The column of what a loop has written: its bytes, each end behind the 0 at which the first begins, and nulls."""
+    valid = pa.array(~nulls).buffers()[1] if nulls.any() else None
+    return pa.Array.from_buffers(_BINARY, len(nulls), [valid, pa.py_buffer(ends), data])
+
+
+def nulls_of(column: pa.Array) -> Bools:
+    """Which values are null."""
     if not column.null_count:
         return np.zeros(len(column), np.bool_)
     bits = np.frombuffer(column.buffers()[0], np.uint8)

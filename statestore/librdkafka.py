@@ -25,7 +25,7 @@ from statestore import messages
 from statestore.columns import Headers, Timed
 from statestore.compiled import fixed
 from statestore.errors import InvalidConfig, InvariantBroken
-from statestore.fields import Field, held
+from statestore.fields import Field, column_of, held
 
 Integers = npt.NDArray[np.int64]
 
@@ -299,8 +299,7 @@ class _Field:
         return self.data.address, self.ends, self.nulls
 
     def column(self) -> pa.BinaryArray:
-        valid = pa.array(~self.nulls).buffers()[1] if self.nulls.any() else None
-        return pa.Array.from_buffers(pa.binary(), len(self.nulls), [valid, pa.py_buffer(self.ends), self.data])
+        return column_of(self.data, self.ends, self.nulls)
 
 
 def _headers(messages: Sequence[int]) -> tuple[Headers, ...]:

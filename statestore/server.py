@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from statestore import channel, entryhashes, gather, logs, messages, partitioner, wire
+from statestore import channel, entryhashes, logs, messages, partitioner, sortedcolumns, wire
 from statestore.batches import Order
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig, TaskSpec
 from statestore.errors import EXIT_FENCED, Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
@@ -326,8 +326,8 @@ def main() -> None:
         import_module(module)
     messages.ready()
     entryhashes.ready()
-    gather.ready()
     partitioner.ready()
+    sortedcolumns.ready()
     line = sys.stdin.buffer.readline()
     # Whoever launched it has ended, or needs no server.
     if line:

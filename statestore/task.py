@@ -541,10 +541,8 @@ class Task:
             self.store.commit(*self._database.entries(position.checkpoint(self.spec.tasks)))
             self.steps.add(position)
             # Windows expire by their segments, of which the cache knows nothing.
-            if sum(keys.nbytes + states.nbytes for keys, states in staged.changed) > self._rocks.entry_cache_bytes:
-                self._cache.clear()
-            elif staged.changed and not self._placement.windowed:
-                self._cache.put(*map(pa.concat_arrays, zip(*staged.changed, strict=True)))
+            if not self._placement.windowed:
+                self._cache.put(staged.changed)
             reach("apply.written")
         except BaseException as error:
             # Whatever it was: the store stands behind its position, and must not be read as if it did not.

@@ -29,6 +29,7 @@ class BatchJob(Job):
         self.sql = MergeSql(query)
         self.combine = combine_of(query) if combine else None
         self.update = update_of(query) if combine else None
+        self.large_rows = self.update is not None
         self.types = [arrow_type(part.type) for part in self.sql.parts]
         self.small = None if self.combine is None or self.update is None else self._small(self.combine, self.update)
 
@@ -65,9 +66,7 @@ class BatchJob(Job):
         """The whole batch as one frame: decode, combine, aggregate and shuffle, READ, merge, WRITE. Nothing runs yet."""
         if self.combine is not None and self.update is not None:
             packed = self._shuffle(self.update).packed(self._combined(self.combine, count, refused))
-            shuffled = records.decoded(packed, PACKED_DDL, shared=True, large=True).repartitionById(
-                self.query.tasks, TASK
-            )
+            shuffled = records.decoded(packed, PACKED_DDL, shared=True).repartitionById(self.query.tasks, TASK)
             step = updated(self.update, read, write)
             return shuffled.mapInArrow(lambda batches: step(unpacked(batches)), result_ddl)
         # The shuffle's partitions are the tasks: Spark hashes (key, null) as it hashes the key.

@@ -5,7 +5,7 @@
 
 Only where every step is sure to give what Spark gives: expressions that `columnar.py` knows, and aggregates whose parts
 are the same in any order: counts, sums of whole numbers (they wrap around), smallest and largest whole number or text.
-Keys are grouped as values here and as bytes in Spark, which merges what is left. A group comes where its first row came.
+Keys are grouped as values here, and as bytes behind the shuffle, where what is left is merged. A group comes where its first row came.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.engine.jsontext import json_texts
+from pipelines.engine.merge import NO_KEY
 
-NO_KEY = "group by key is null"
 _PLACE = ("topic", "partition", "offset", "timestamp_ms")
 _BYTES = ("key", "value")
 

@@ -23,12 +23,6 @@ from statestore.batches import Range
 from statestore.config import KafkaConfig
 from statestore.kafkablocks import BlockReader
 
-# How many bytes of rows Spark makes an Arrow batch of. With a limit it adds up the sizes of all vectors after every row:
-# a fifth of all samples where rows are small.
-ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-ANY_BYTES = 2**31 - 1
-_LARGE_BYTES = 8 * 1024 * 1024
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -109,14 +103,12 @@ class Input:
         parts = self.parts
         return lambda: parts
 
-    def decoded(self, decode: Decoder, ddl: str, *, shared: bool = False, large: bool = False) -> DataFrame:
+    def decoded(self, decode: Decoder, ddl: str, *, shared: bool = False) -> DataFrame:
         """The decoded rows of all parts, of the columns of `ddl`. Nothing is read yet.
 
         A Spark task reads one part, or with `shared` as many as leave a task for each core: a task costs some tens of
-        milliseconds before and after its work. With `large` rows the JVM bounds the Arrow batches that it makes of them
-        in bytes.
+        milliseconds before and after its work.
         """
-        self.session.conf.set(ARROW_BYTES, _LARGE_BYTES if large else ANY_BYTES)
         given, most = self.given(), self.session.sparkContext.defaultParallelism
         count = min(len(self.parts), most) if shared else len(self.parts)
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from pipelines.engine.small import SmallBatches
 
 
+_ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_LARGE_BYTES = 8 * 1024 * 1024
+
+
 @dataclass(frozen=True)
 class TaskResult:
     """One task's staged attempt: what the driver may commit.
@@ -87,13 +91,14 @@ class Prepared:
 
     frame: DataFrame
     counts: Counts
+    large_rows: bool = False
 
     def run(self, turn: Turn) -> StagedBatch:
         """Run it for a turn."""
         before = self.counts.values
         turn.announce(self.frame.sparkSession.sparkContext)
         # A frame of its own each time: one that has run keeps its plan, the files of its shuffle and so its results.
-        return self.counts.staged(self.frame.select("*").collect(), before)
+        return self.counts.staged(collected(self.frame.select("*"), large=self.large_rows), before)
 
 
 class Job(ABC):
@@ -101,6 +106,8 @@ class Job(ABC):
 
     def __init__(self, query: Query) -> None:
         self.query = query
+        # Whether rows of its frame are whole columns.
+        self.large_rows = False
         # How small batches are computed without Spark; None where they are not.
         self.small: SmallBatches | None = None
         self._prepared: dict[int, Prepared] = {}
@@ -131,11 +138,13 @@ class Job(ABC):
         ranges = records.ranges
         if refused or not ranges:
             job, counts = self._job(records, lambda: exchange, refused)
-            return counts.staged(job.collect())
+            return counts.staged(collected(job, large=self.large_rows))
         # Tasks of a job that has failed may go on counting: it is not used again.
         prepared = self._prepared.pop(len(ranges), None)
         if prepared is None:
-            prepared = Prepared(*self._job(InputOfTurn(records.session, records.parts), exchange_of_turn, None))
+            prepared = Prepared(
+                *self._job(InputOfTurn(records.session, records.parts), exchange_of_turn, None), self.large_rows
+            )
         staged = prepared.run(Turn(exchange, ranges))
         self._prepared[len(ranges)] = prepared
         return staged
@@ -148,7 +157,24 @@ class Job(ABC):
     def try_out(self, records: Input, exchange: Exchange, refused: Reasons) -> None:
         """Compute everything and stage nothing. Raises what Spark raises."""
         read, _ = self.exchanged(lambda: exchange)
-        self.frame(records, count=uncounted, read=read, write=drained, refused=refused).collect()
+        frame = self.frame(records, count=uncounted, read=read, write=drained, refused=refused)
+        collected(frame, large=self.large_rows)
+
+
+def collected(frame: DataFrame, *, large: bool) -> list[Row]:
+    """Run the frame. With `large` rows the JVM bounds the Arrow batches that it makes of them in bytes.
+
+    Spark reads that setting of the session when a frame runs. One frame of a session runs at a time.
+    """
+    if not large:
+        return frame.collect()
+    conf = frame.sparkSession.conf
+    before = str(conf.get(_ARROW_BYTES))
+    conf.set(_ARROW_BYTES, _LARGE_BYTES)
+    try:
+        return frame.collect()
+    finally:
+        conf.set(_ARROW_BYTES, before)
 
 
 def uncounted(*_counts: int) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from statestore.compiled import compiled, fixed, inlined, memcpy
 from statestore.errors import InvariantBroken
-from statestore.fields import Bools, Field, held
+from statestore.fields import Bools, Field, column_of, held, nulls_of
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
@@ -44,8 +44,7 @@ def json_objects(fields: Sequence[tuple[str, pa.Array]]) -> pa.BinaryArray:
     for column in columns:
         column.write(places, text)
     text[places] = ord("}")
-    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(text)]
-    return pa.Array.from_buffers(pa.binary(), count, buffers)
+    return column_of(pa.py_buffer(text), ends.astype(np.int32), np.zeros(count, np.bool_))
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,8 @@ def _column(before: str, column: pa.Array) -> _Wholes | _Texts:
     piece = fixed(np.frombuffer(before.encode(), np.uint8))
     if not pa.types.is_integer(column.type):
         return _Texts(piece, pc.coalesce(json_texts(column), "null").cast(pa.binary()))
-    nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else np.zeros(len(column), np.bool_)
     numbers = column.fill_null(0).cast(pa.int64()).to_numpy()
-    return _Wholes(piece, fixed(numbers), fixed(nulls))
+    return _Wholes(piece, fixed(numbers), fixed(nulls_of(column)))
 
 
 @inlined

@@ -81,6 +81,9 @@ def _options(settings: Settings, work: Path) -> dict[str, str]:
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        # With a limit in bytes Spark adds up the size of all vectors after every row: a fifth of all samples. Jobs of large
+        # rows set one while they run (`job.py`).
+        "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
         # Checksums of shuffled rows guard against stages that compute something else when retried; a batch is retried
         # whole.
         "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",

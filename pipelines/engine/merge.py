@@ -47,6 +47,7 @@ LAST, STREAM_TIME, DROPPED = "__last", "__stream_time", "__dropped"
 ROW, ROW_STATE = "__row", "__row_state"
 # A null value is a row of its own; every other error makes a dead letter.
 FAILED = f"__error IS NOT NULL AND __error <> '{NULL_VALUE}'"
+NO_KEY = "group by key is null"
 _ADD = "CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {old} + {new} END"
 
 
@@ -148,7 +149,7 @@ class MergeSql:
 
         A table's row without a key counts nowhere: deleted, not let through, or of a group that is null.
         """
-        reason = "coalesce(__error, 'group by key is null')"
+        reason = f"coalesce(__error, '{NO_KEY}')"
         key = key_bytes(self.query, self.query.group_by)
         if self.query.changelog:
             counts = f"__error IS NULL AND ({self.query.where or 'true'})"

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, staged_rows, task_context
 from pipelines.engine.exchange import result as result_row
 from pipelines.engine.input import Input
-from pipelines.engine.job import Counts, Job, StagedBatch, drained, uncounted
+from pipelines.engine.job import Counts, Job, StagedBatch, collected, drained, uncounted
 from pipelines.engine.jobs import job_of
 from pipelines.engine.merge import LAST, state_parts
 from pipelines.engine.record_order import RecordOrder
@@ -90,16 +90,15 @@ class RecomputeJob:
             refused=refused,
             result_ddl=COMPARED_DDL.format(result=RESULT_DDL),
         )
-        rows = frame.collect()
+        rows = collected(frame, large=self.job.large_rows)
         staged = counts.staged([row for row in rows if row.rows > 0])
         sums = {name: sum(row[name] for row in rows) for name in _FIGURES}
         return Staged(replace(staged, bad_records=0), Compared(len(rows), staged.records, **sums))
 
     def try_out(self, records: Input, refused: dict[tuple[int, int], str]) -> None:
         """Compute everything and stage nothing. Raises what Spark raises."""
-        self.job.frame(
-            records, count=uncounted, read=self.job.without_states(), write=drained, refused=refused
-        ).collect()
+        frame = self.job.frame(records, count=uncounted, read=self.job.without_states(), write=drained, refused=refused)
+        collected(frame, large=self.job.large_rows)
 
     def _write(self, exchange: Exchange) -> ArrowFunction:
         return _writer(exchange, self.query, self.period)

@@ -43,9 +43,9 @@ class Shuffle:
     def by_task(self, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The rows of each task that has any, in their order, with key and dead letter in front."""
         found = self._keyed(rows)
-        alone = found.column("__dead").null_count == 0
+        are_dead = found.column("__dead").null_count == 0
         # A dead letter has no key: it goes where its own text says, as Spark's hash of both has it.
-        tasks = tasks_of(found.column("__dead").cast(pa.binary()) if alone else found.column("__key"), self.tasks)
+        tasks = tasks_of(found.column("__dead").cast(pa.binary()) if are_dead else found.column("__key"), self.tasks)
         order = np.argsort(tasks, kind="stable")
         ends = np.cumsum(np.bincount(tasks, minlength=self.tasks))
         found = found.take(pa.array(order))

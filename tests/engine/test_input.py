@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.engine.exchange import ArrowFunction, task_context
 from pipelines.engine.input import GivenPart, Input, Part, PartsInTurn, dealt
-from pipelines.engine.job import uncounted
+from pipelines.engine.job import collected, uncounted
 from pipelines.engine.jobs import job_of
 from pipelines.engine.records import GivenRecords, Records
 from pipelines.engine.spark import start_session
@@ -113,16 +113,8 @@ def test_arrow_batches_of_large_rows_are_bounded(spark: SparkSession) -> None:
         yield pa.RecordBatch.from_arrays([pa.array([batch.num_rows for batch in batches])], names=["n"])
 
     read = Input(spark, (part(range(50)),))
-    found = {
-        large: [
-            row.n
-            for row in read.decoded(decode, "row binary", large=large)
-            .repartition(1)
-            .mapInArrow(sizes, "n bigint")
-            .collect()
-        ]
-        for large in (True, False)
-    }
+    frame = read.decoded(decode, "row binary").repartition(1).mapInArrow(sizes, "n bigint")
+    found = {large: [row.n for row in collected(frame.select("*"), large=large)] for large in (True, False)}
     assert [50] == found[False]
     assert 50 == sum(found[True])
     assert 10 > max(found[True])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore.entrycache import EntryCache
-from statestore.gather import ascending, find
+from statestore.sortedcolumns import ascending, find
 
 KEYS = st.binary(max_size=3)
 BATCHES = st.lists(st.dictionaries(KEYS, st.none() | st.binary(max_size=40), max_size=30), max_size=12)
@@ -38,7 +38,7 @@ def test_states_are_those_of_the_store(
                 store.pop(key, None)
             else:
                 store[key] = value
-        cache.put(column(list(batch)), column(list(batch.values())))
+        cache.put([(column(list(batch)), column(list(batch.values())))])
         assert cache.bytes <= bytes_max
         for keys in (asked, sorted(asked)):
             assert [store.get(key) for key in keys] == cache.states(column(keys), read).to_pylist()
@@ -51,7 +51,7 @@ def test_what_was_written_is_not_read_again_and_the_rest_is() -> None:
         asked.append(keys.to_pylist())
         return pa.nulls(len(keys), pa.binary())
 
-    cache.put(column([b"b", b"a"]), column([b"2", None]))
+    cache.put([(column([b"b", b"a"]), column([b"2", None]))])
     assert [None, b"2"] == cache.states(column([b"a", b"b"]), read).to_pylist()
     assert [] == asked
     assert [b"2", None, None] == cache.states(column([b"b", b"c", b"a"]), read).to_pylist()
@@ -71,7 +71,7 @@ def test_the_newest_entries_stay_when_there_are_too_many(size: int) -> None:
         return pa.nulls(len(keys), pa.binary())
 
     for batch in range(250):
-        cache.put(column([b"%d" % batch]), column([bytes(size)]))
+        cache.put([(column([b"%d" % batch]), column([bytes(size)]))])
         assert 0 < cache.bytes <= 20_000
         cache.states(column([b"%d" % batch]), read)
     assert not unread

@@ -1,4 +1,4 @@
-"""Rows of several columns of bytes put together as one column, and keys found in sorted ones: compiled loops."""
+"""Sorted columns of bytes: keys found in them, two of them merged, rows of several put together. Compiled loops."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pyarrow as pa
 
 from statestore.compiled import compiled, fixed, inlined, memcmp, memcpy
 from statestore.errors import InvariantBroken
-from statestore.fields import Bools, Field, held
+from statestore.fields import Bools, Ends, Field, column_of, held
 
 # A row of a column for each row asked for, -1 where this column does not have it.
 Rows = npt.NDArray[np.int64]
 _Sizes = npt.NDArray[np.int64]
-_Ends = npt.NDArray[np.int32]
 _MOST = np.iinfo(np.int32).max
 
 
@@ -23,16 +22,16 @@ def gathered(pieces: Sequence[tuple[pa.BinaryArray, Rows]]) -> pa.BinaryArray:
     """One column: each row from the piece that has it, null where none has. Nothing of the pieces is kept."""
     count = len(pieces[0][1])
     sizes, nulls = np.zeros(count + 1, np.int64), np.ones(count, np.bool_)
-    for column, rows in pieces:
-        _measure(held(column), fixed(rows), sizes, nulls)
+    fields = [(held(column), fixed(rows)) for column, rows in pieces]
+    for column, rows in fields:
+        _measure(column, rows, sizes, nulls)
     ends = np.cumsum(sizes)
     if ends[-1] > _MOST:
         raise InvariantBroken("more bytes than a column can hold", bytes=int(ends[-1]))
     places, data = ends.astype(np.int32), pa.allocate_buffer(int(ends[-1]))
-    for column, rows in pieces:
-        _copy(held(column), fixed(rows), places, data.address)
-    valid = pa.array(~nulls).buffers()[1] if nulls.any() else None
-    return pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(places), data])
+    for column, rows in fields:
+        _copy(column, rows, places, data.address)
+    return column_of(data, places, nulls)
 
 
 def ascending(keys: pa.BinaryArray) -> bool:
@@ -55,29 +54,23 @@ def merged(
 
     Nothing of them is kept.
     """
+    fields = (held(newer[0]), held(newer[1]), held(older[0]), held(older[1]))
     most = len(newer[0]) + len(older[0])
-    keys, values = (
-        pa.allocate_buffer(_bytes(a) + _bytes(b), resizable=True) for a, b in zip(newer, older, strict=True)
-    )
+    new_keys, new_values, old_keys, old_values = (int(ends[-1] - ends[0]) for _, ends, _ in fields)
+    keys = pa.allocate_buffer(new_keys + old_keys, resizable=True)
+    values = pa.allocate_buffer(new_values + old_values, resizable=True)
     key_ends, value_ends, nulls = np.zeros(most + 1, np.int32), np.zeros(most + 1, np.int32), np.zeros(most, np.bool_)
-    new, old = (held(newer[0]), held(newer[1])), (held(older[0]), held(older[1]))
-    count = _merged(*new, *old, keys.address, values.address, key_ends, value_ends, nulls)
-    nulls = nulls[:count]
-    valid = pa.array(~nulls).buffers()[1] if nulls.any() else None
-    return _column(keys, key_ends[: count + 1], None), _column(values, value_ends[: count + 1], valid)
+    count = _merged(*fields, keys.address, values.address, key_ends, value_ends, nulls)
+    return (
+        _used(keys, key_ends[: count + 1], np.zeros(count, np.bool_)),
+        _used(values, value_ends[: count + 1], nulls[:count]),
+    )
 
 
-def _column(data: pa.Buffer, ends: npt.NDArray[np.int32], valid: pa.Buffer | None) -> pa.BinaryArray:
-    """Of the part of the buffer that is used."""
+def _used(data: pa.Buffer, ends: Ends, nulls: Bools) -> pa.BinaryArray:
+    """The column of the part of the room that is used."""
     data.resize(int(ends[-1]), shrink_to_fit=True)
-    return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [valid, pa.py_buffer(ends.copy()), data])
-
-
-def _bytes(column: pa.BinaryArray) -> int:
-    """Between where the column's first value begins and its last one ends."""
-    _, ends, _ = column.buffers()
-    places = np.frombuffer(ends, np.int32)
-    return int(places[column.offset + len(column)] - places[column.offset])
+    return column_of(data, ends.copy(), nulls)
 
 
 @compiled
@@ -92,7 +85,7 @@ def _measure(column: Field, rows: Rows, sizes: _Sizes, nulls: Bools) -> None:
 
 
 @compiled
-def _copy(column: Field, rows: Rows, places: _Ends, target: int) -> None:
+def _copy(column: Field, rows: Rows, places: Ends, target: int) -> None:
     (data, ends, column_nulls) = column
     for row in range(len(rows)):
         at = rows[row]
@@ -160,8 +153,8 @@ def _merged(
     old_values: Field,
     key_place: int,
     value_place: int,
-    key_ends: _Ends,
-    value_ends: _Ends,
+    key_ends: Ends,
+    value_ends: Ends,
     nulls: Bools,
 ) -> int:
     (new_data, new_ends, new_nulls), (old_data, old_ends, old_nulls) = new_keys, old_keys
