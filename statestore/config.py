@@ -38,13 +38,18 @@ class RocksConfig:
     block_cache_bytes: cache of uncompressed blocks of the task.
     log_bytes_max: size of the write-ahead log past which memtables are flushed. All of it is read again when a killed
         process is followed by another; smaller opens faster then and writes more, smaller files.
-    entry_cache_bytes: entries that the task has written lately, kept as columns in front of RocksDB.
+    entry_cache_bytes: entries that the task has written lately, kept as columns in front of RocksDB;
+        0 for none. Less than 2 GiB.
     """
 
     write_buffer_bytes: int = 32 * 1024 * 1024
     block_cache_bytes: int = 32 * 1024 * 1024
     log_bytes_max: int = 12 * 1024 * 1024
     entry_cache_bytes: int = 32 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.entry_cache_bytes < 1 << 31:
+            raise ValueError("entry_cache_bytes must be from 0 to 2 GiB, which is more than a column can hold")
 
 
 @dataclass(frozen=True)
