@@ -59,7 +59,7 @@ class Settings(BaseSettings):
     tasks: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="state partitions of a new query")
     replication_factor: int = Field(-1, description="of topics that deploy creates; -1: the broker's default")
     batch_interval_s: Annotated[float, Field(gt=0)] = Field(0.5, description="a batch begins no more often than this")
-    max_records_per_batch: Annotated[int, Field(ge=1)] = Field(2_000_000, description="bound of one batch's input")
+    max_records_per_batch: Annotated[int, Field(ge=1)] = Field(4_000_000, description="bound of one batch's input")
     max_bytes_per_batch: Annotated[int, Field(ge=1)] = Field(
         512 * 1024 * 1024,
         description="and in bytes of values, by their size in the batch before; of the first, in a sample",

@@ -1,4 +1,8 @@
-"""Rounds: every system once, then every system again, so that a change of the machine's mood meets them all."""
+"""Rounds: every system once, then every system again, so that a change of the machine's mood meets them all.
+
+Each round's order is the one before it turned round: what runs first after the input was made finds another broker than
+what runs last.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ def interleaved(
     """
     found: Found = {}
     for number in range(rounds):
-        for kind in kinds:
+        for kind in kinds if number % 2 == 0 else reversed(kinds):
             if isinstance(found.get(kind.name), str):
                 continue
             try:

@@ -24,12 +24,12 @@ class Spark(System):
     most = 3_000_000
     kind: ClassVar[str] = "aggregation"
     # Of the records that a batch may hold: its own takes all it may, so that a second or two of work are one batch.
-    batch_share: ClassVar[float] = 0.25
+    batch_share: ClassVar[float] = 0.125
 
     @classmethod
     def with_python_state(cls) -> type[Spark]:
         """State in Python: `transformWithState`, where every access is a message to the JVM."""
-        fields = {"name": "spark-python-state", "kind": "python", "most": 120_000, "batch_share": 0.02}
+        fields = {"name": "spark-python-state", "kind": "python", "most": 120_000, "batch_share": 0.01}
         return type("SparkPythonState", (cls,), fields)
 
     @classmethod
