@@ -110,6 +110,17 @@ def test_a_failure_ends_a_systems_rounds_and_no_others() -> None:
     assert [{"records_per_s": 2.0}, {"records_per_s": 3.0}] == found["rollforward"]
 
 
+def test_who_ran_first_runs_last_in_the_next_round() -> None:
+    runs: list[str] = []
+
+    def one(kind: type[System], run: str) -> dict[str, float]:
+        runs.append(kind.name)
+        return {"records_per_s": 1.0}
+
+    interleaved("w", [SYSTEMS["spark"], SYSTEMS["rollforward"]], 3, one, lambda line: None)
+    assert ["spark", "rollforward", "rollforward", "spark", "spark", "rollforward"] == runs
+
+
 def test_rows_hold_the_median_and_ours_against_it() -> None:
     found = {"rollforward": [{"records_per_s": v} for v in (90.0, 300.0, 200.0)], "spark": [{"records_per_s": 50.0}]}
     versions = {"rollforward": {"v": "1"}, "spark": {"v": "2"}}
