@@ -28,6 +28,7 @@ from tests.support.feed import SQL, Feed, headers_of, read_topic
 from tests.support.metastore import replace_plan
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.stores import all_differences, store_differences
+from tests.support.waiting import require_within
 
 
 def with_poison(pipeline: PipelineUnderTest, *keys: int) -> None:
@@ -114,7 +115,7 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     planned_and_open(pipeline)
     started = time.monotonic()
     assert control.stop(pipeline.settings, pipeline.registry, pipeline.name, timeout_s=20)
-    assert time.monotonic() - started < 20
+    require_within(20, started)
     pipeline.await_no_orphans()
     # A driver that had to be killed would not have said so.
     assert control.status(pipeline.registry, pipeline.name).state == "stopped"
@@ -147,7 +148,7 @@ def test_a_short_stop_does_not_wait_for_a_server_that_hangs(
         pipeline.await_("a server stops in its commit", lambda: not is_armed(points, point))
     started = time.monotonic()
     assert control.stop(pipeline.settings, pipeline.registry, pipeline.name, timeout_s=8)
-    assert time.monotonic() - started < 8
+    require_within(8, started)
     # A driver that had to be killed would not have said so.
     assert control.status(pipeline.registry, pipeline.name).state == "stopped"
     pipeline.await_no_orphans()

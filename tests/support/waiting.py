@@ -28,3 +28,10 @@ def await_(
             raise TooLate(f"{what} did not happen in {timeout_s} s\n{tail()}")
         time.sleep(EVERY_S)
     return answer
+
+
+def require_within(limit_s: float, started: float) -> None:
+    """Raises `TooLate` if more than `limit_s` have gone by since `started`, a monotonic time."""
+    took_s = time.monotonic() - started
+    if took_s >= limit_s:
+        raise TooLate(f"took {took_s:.1f} s, and not less than {limit_s}")
