@@ -4,9 +4,10 @@ RocksDB locks a folder while it is open. An owner that has closed it, to put ano
 it no longer: paused there, it would put an old version under the feet of the next. So the lock is a file beside the
 folder, and the kernel's: it ends with the process, and a paused process keeps it.
 
-The file tells process id and start time. A store server that finds the folder locked reads them, makes sure that this
-very process still runs and is a store server, and kills it: the newer one holds the transactional id already, so the
-older cannot commit any more.
+The file tells process id and start. A store server that finds the folder locked reads them, makes sure that this very
+process still runs and is a store server, and kills it: the newer one holds the transactional id already, so the older
+cannot commit any more. The start is counted from the machine's boot: servers are paused with their machine, whose clock
+is set when it goes on, and then every time of day is another.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from statestore.rocks import LockHeld
 
 log = structlog.get_logger()
 _MODULE = "statestore.server"
+# The boot's time is known to the second. No process id comes back that fast.
+_SAME_S = 1.5
 
 
 def _file(folder: Path) -> Path:
@@ -42,7 +45,7 @@ class FolderLock:
             self._file.close()
             raise LockHeld("store folder is locked by another process", folder=folder) from error
         self._file.truncate()
-        self._file.write(json.dumps({"pid": os.getpid(), "started": psutil.Process().create_time()}))
+        self._file.write(json.dumps({"pid": os.getpid(), "started_s": _started_s(psutil.Process())}))
         self._file.flush()
 
     def release(self) -> None:
@@ -55,7 +58,7 @@ def end_zombie(folder: Path) -> bool:
     try:
         about = json.loads(_file(folder).read_text())
         process = psutil.Process(about["pid"])
-        same = abs(process.create_time() - about["started"]) < 0.01
+        same = abs(_started_s(process) - about["started_s"]) <= _SAME_S
         if not same or _MODULE not in " ".join(process.cmdline()) or process.pid == os.getpid():
             return False
         log.warning("ending a zombie store server", pid=process.pid, folder=str(folder))
@@ -66,3 +69,8 @@ def end_zombie(folder: Path) -> bool:
     except (FileNotFoundError, ValueError, KeyError, psutil.Error):
         return False
     return True
+
+
+def _started_s(process: psutil.Process) -> float:
+    started_s: float = process.create_time() - psutil.boot_time()
+    return started_s

@@ -1,0 +1,84 @@
+"""A store server that hangs and holds a task's folder is ended by the next one, and nobody else is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from statestore.lockholder import FolderLock, end_zombie
+from statestore.rocks import LockHeld
+from tests.support.waiting import await_
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from statestore.lockholder import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "task"
+
+
+@pytest.fixture
+def zombie(folder: Path) -> Iterator[psutil.Process]:
+    """A process that is called as a store server is, holds the folder and is stopped."""
+    # What it is called by stands behind its code.
+    command = [sys.executable, "-c", HOLDER, str(folder), "statestore.server"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdout.readline() == "held\n"
+        process = psutil.Process(child.pid)
+        process.suspend()
+        yield process
+        child.kill()
+
+
+def test_a_zombie_is_ended_and_the_folder_is_free(folder: Path, zombie: psutil.Process) -> None:
+    with pytest.raises(LockHeld):
+        FolderLock(folder)
+    assert end_zombie(folder)
+    FolderLock(folder).release()
+    assert not zombie.is_running() or zombie.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("moved_s", [-86_400, -1, 1, 30])
+def test_a_zombie_is_known_when_the_clock_has_been_set(
+    folder: Path, zombie: psutil.Process, monkeypatch: pytest.MonkeyPatch, moved_s: int
+) -> None:
+    moved = psutil.boot_time() + moved_s
+    created = zombie.create_time()
+    # The kernel computes the time of its boot from the clock.
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: moved)
+    assert psutil.Process(zombie.pid).create_time() == pytest.approx(created + moved_s)
+    assert end_zombie(folder)
+    await_("the folder is free", lambda: _free(folder), timeout_s=10)
+
+
+def test_another_process_of_the_same_number_is_left_alone(folder: Path, zombie: psutil.Process) -> None:
+    path = folder.with_name(f"{folder.name}.owner")
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps({**about, "started_s": about["started_s"] - 100}))
+    assert not end_zombie(folder)
+    path.write_text(json.dumps({"pid": psutil.Process().ppid(), "started_s": 0.0}))
+    assert not end_zombie(folder)
+    path.write_text("")
+    assert not end_zombie(folder)
+    assert zombie.is_running()
+
+
+def _free(folder: Path) -> bool:
+    try:
+        FolderLock(folder).release()
+    except LockHeld:
+        return False
+    return True
