@@ -11,6 +11,7 @@ from statestore.config import KafkaConfig
 from statestore.errors import RollforwardError
 from statestore.kafka import Admin, ProducerFenced, TransactionalProducer
 from statestore.librdkafka import queue
+from tests.support.transactions import await_ended
 
 FIRST_MS = 1_700_000_000_000
 KEYS = [None, b"", b"k", b"key", b"\x00\xff", b"k" * 300, *(b"%d" % number for number in range(200))]
@@ -35,6 +36,7 @@ def producer(kafka: str, topic: str, **client: str) -> TransactionalProducer:
 
 def all_of(kafka: str, topic: str) -> dict[int, list[Timed]]:
     """The records by partition, in their order, as the binding reads them."""
+    await_ended(kafka, topic, partitions=3)
     consumer = ck.Consumer({"bootstrap.servers": kafka, "group.id": topic, "enable.partition.eof": True})
     consumer.assign([ck.TopicPartition(topic, partition, 0) for partition in range(3)])
     found: dict[int, list[Timed]] = {0: [], 1: [], 2: []}

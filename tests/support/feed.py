@@ -12,6 +12,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.present import present
+from tests.support.transactions import await_ended
 
 SQL = """
 CREATE STREAM bids (auction BIGINT, price BIGINT) WITH (kafka_topic='{topic}', value_format='json');
@@ -86,7 +87,10 @@ class Feed:
 def read_topic(
     bootstrap: str, topic: str, isolation: str = "read_committed", client: Mapping[str, str] | None = None
 ) -> list[ck.Message]:
-    """Every record of a topic up to its end, partition by partition, in offset order within one."""
+    """Every record of a topic up to its end, partition by partition, in offset order within one.
+
+    All that was committed before the call is among them.
+    """
     consumer = ck.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -100,6 +104,8 @@ def read_topic(
     )
     try:
         partitions = len(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
+        if isolation == "read_committed":
+            await_ended(bootstrap, topic, partitions=partitions, client=client)
         consumer.assign([ck.TopicPartition(topic, number, ck.OFFSET_BEGINNING) for number in range(partitions)])
         ended: set[int] = set()
         messages: list[ck.Message] = []
