@@ -25,6 +25,7 @@ from tests.support.waiting import await_
 RECORDS, FILES = 800, 40
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_record_is_archived_once_whatever_kills_archiver_and_server(
     in_s3: Settings, s3: S3ProxyServer, visits: Visits, points: Path, tmp_path: Path

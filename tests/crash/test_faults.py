@@ -126,8 +126,15 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("point", ["", "commit.begun"])
-@pytest.mark.parametrize("small", [0, 30_000])
+@pytest.mark.parametrize(
+    ("small", "point"),
+    [
+        (0, "commit.begun"),
+        (30_000, ""),
+        pytest.param(0, "", marks=pytest.mark.slow),
+        pytest.param(30_000, "commit.begun", marks=pytest.mark.slow),
+    ],
+)
 def test_a_short_stop_does_not_wait_for_a_server_that_hangs(
     deploy: Start, feed: Feed, points: Path, small: int, point: str
 ) -> None:

@@ -11,7 +11,7 @@ from tests.crash.matrix.bench import Bench
 from tests.crash.matrix.run import run
 
 # By whether the driver computes small batches itself.
-SHORT = {False: ("kill-server", "kill-driver"), True: ("kill-driver",)}
+SHORT = {False: ("kill-server",), True: ("kill-driver",)}
 
 
 @pytest.mark.timeout(600)
