@@ -15,26 +15,18 @@ from statestore.config import RocksConfig
 from statestore.errors import Unavailable
 from statestore.layouts.window import pack
 from statestore.store import Isolation
+from tests.statestore.conftest import ONE, TWO
 from tests.support.task import PLAN, ROCKS, TaskWorld, commit_batch, keys_of, stage_windows
 
 KEYS = keys_of(0, 1, 40)
-ONE, TWO, THREE = KEYS[:3]
+THREE = KEYS[2]
 
 
 @pytest.fixture(params=[0, 4_000, ROCKS.entry_cache_bytes], ids=["no-cache", "small-cache", "cache"])
-def world(request: pytest.FixtureRequest, kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
+def sized(request: pytest.FixtureRequest, kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
     """A task that runs, with room for no entry, some, or all."""
     rocks = replace(ROCKS, entry_cache_bytes=request.param)
     world = TaskWorld(kafka, unique, tmp_path / "state", None, rocks=rocks)
-    world.open()
-    yield world
-    world.close()
-
-
-@pytest.fixture
-def cached(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
-    """A task that runs and whose cache has room for all."""
-    world = TaskWorld(kafka, unique, tmp_path / "state", None)
     world.open()
     yield world
     world.close()
@@ -46,29 +38,28 @@ def states(world: TaskWorld) -> dict[bytes, bytes]:
     return {key: state[8:] for key, state in zip(KEYS, found, strict=True) if state is not None}
 
 
-def test_every_batch_is_read_as_it_was_committed(world: TaskWorld) -> None:
+def test_every_batch_is_read_as_it_was_committed(sized: TaskWorld) -> None:
     draw, expected = random.Random(5), dict[bytes, bytes]()
     for batch in range(25):
         changes = {key: b"%d" % batch * draw.randrange(1, 30) for key in draw.sample(KEYS, draw.randrange(12))}
-        commit_batch(world.running, batch, changes, plan=PLAN, ends={})
+        commit_batch(sized.running, batch, changes, plan=PLAN, ends={})
         expected |= changes
-        assert states(world) == expected == world.entries()
+        assert states(sized) == expected == sized.entries()
 
 
-def test_what_another_owner_has_changed_is_read(world: TaskWorld) -> None:
-    world.commit({ONE: b"1", TWO: b"2"})
-    # A deletion is known to the cache, too.
-    world.commit_elsewhere({ONE: b"other", TWO: None, THREE: b"3"})
-    world.open()
-    assert states(world) == {ONE: b"other", THREE: b"3"} == world.entries()
-    world.commit({TWO: b"new"})
-    assert states(world) == {ONE: b"other", TWO: b"new", THREE: b"3"} == world.entries()
+def test_what_another_owner_has_changed_is_read(sized: TaskWorld) -> None:
+    sized.commit({ONE: b"1", TWO: b"2"})
+    sized.commit_elsewhere({ONE: b"other", TWO: None, THREE: b"3"})
+    sized.open()
+    assert states(sized) == {ONE: b"other", THREE: b"3"} == sized.entries()
+    sized.commit({TWO: b"new"})
+    assert states(sized) == {ONE: b"other", TWO: b"new", THREE: b"3"} == sized.entries()
 
 
-def test_committed_entries_are_read_from_memory(cached: TaskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    cached.commit({ONE: b"1", TWO: b"2"})
+def test_committed_entries_are_read_from_memory(world: TaskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.commit({TWO: b"2"})
     asked: list[bytes] = []
-    store = cached.running.store
+    store = world.running.store
     get_many = store.get_many
 
     def counted(space: str, keys: list[bytes], isolation: Isolation) -> list[bytes | None]:
@@ -76,17 +67,16 @@ def test_committed_entries_are_read_from_memory(cached: TaskWorld, monkeypatch: 
         return get_many(space, keys, isolation)
 
     monkeypatch.setattr(store, "get_many", counted)
-    found = cached.running.read(pa.array([ONE, THREE, TWO], pa.binary()))[0].to_pylist()
+    found = world.running.read(pa.array([ONE, THREE, TWO], pa.binary()))[0].to_pylist()
     assert [b"1", None, b"2"] == [state and state[8:] for state in found]
     assert [THREE] == asked
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before-write", "after-write"])
 def test_nothing_is_known_of_a_batch_that_could_not_be_applied(
-    cached: TaskWorld, monkeypatch: pytest.MonkeyPatch, written: bool
+    world: TaskWorld, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
-    cached.commit({ONE: b"1"})
-    task = cached.running
+    task = world.running
     commit = task.store.commit
 
     def fails(space: str, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
@@ -97,23 +87,22 @@ def test_nothing_is_known_of_a_batch_that_could_not_be_applied(
     with monkeypatch.context() as patch:
         patch.setattr(task.store, "commit", fails)
         with pytest.raises(MemoryError):
-            cached.commit({ONE: b"2", TWO: b"2"})
+            world.commit({ONE: b"2", TWO: b"2"})
     with pytest.raises(Unavailable, match="task is not running"):
-        states(cached)
+        states(world)
     task.open()
-    assert states(cached) == {ONE: b"2", TWO: b"2"} == cached.entries()
+    assert states(world) == {ONE: b"2", TWO: b"2"} == world.entries()
 
 
-def test_an_attempt_that_is_not_committed_is_not_read(cached: TaskWorld) -> None:
-    cached.commit({ONE: b"1"})
-    task = cached.running
+def test_an_attempt_that_is_not_committed_is_not_read(world: TaskWorld) -> None:
+    task = world.running
     staged: Mapping[bytes, bytes] = {ONE: b"attempt", TWO: b"attempt"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task, "commit", lambda **_: True)
         commit_batch(task, 1, staged, plan=PLAN, ends={})
-    assert states(cached) == {ONE: b"1"}
+    assert states(world) == {ONE: b"1"}
     commit_batch(task, 1, {TWO: b"2"}, plan=PLAN, ends={})
-    assert states(cached) == {ONE: b"1", TWO: b"2"} == cached.entries()
+    assert states(world) == {ONE: b"1", TWO: b"2"} == world.entries()
 
 
 def test_windows_out_of_retention_are_not_known(kafka: str, unique: str, tmp_path: Path) -> None:

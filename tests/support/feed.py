@@ -89,7 +89,7 @@ def read_topic(
 ) -> list[ck.Message]:
     """Every record of a topic up to its end, partition by partition, in offset order within one.
 
-    All that was committed before the call is among them.
+    What was committed before the call is among them, but for what lies behind a transaction that stays open.
     """
     consumer = ck.Consumer(
         {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from statestore.config import KafkaConfig
 from statestore.kafka import Admin
-from tests.support.waiting import EVERY_S
+from tests.support.waiting import TooLate, await_
 
 # An open one whose producer hangs or is dead stays until its time-out, and readers do not wait for it.
 _WAIT_S = 3.0
@@ -21,9 +21,10 @@ def await_ended(bootstrap: str, topic: str, *, partitions: int, client: Mapping[
     """
     admin = Admin(KafkaConfig(bootstrap, client=dict(client or {})))
     ends = admin.ends(topic, partitions=partitions)
-    deadline = time.monotonic() + _WAIT_S
-    while time.monotonic() < deadline:
+
+    def ended() -> bool:
         stable = admin.stable_ends(topic, partitions=partitions)
-        if all(stable[number] >= end for number, end in ends.items()):
-            return
-        time.sleep(EVERY_S)
+        return all(stable[number] >= end for number, end in ends.items())
+
+    with suppress(TooLate):
+        await_("every transaction has ended", ended, _WAIT_S)
