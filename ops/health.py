@@ -13,7 +13,7 @@ from ops.snapshots import repositories
 from pipelines.plan import Query
 from pipelines.registry import RUNNING, BatchRow, Registry
 from pipelines.settings import Settings
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from statestore.snapshots.repository import Unreadable
 
 DAY_S = 86_400.0

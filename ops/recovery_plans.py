@@ -17,7 +17,8 @@ from pipelines.settings import Settings
 from statestore.batches import BatchesLog, Position
 from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import Unrecoverable
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from statestore.planning.facts import UNUSABLE, gather, unusable, with_snapshots
 from statestore.planning.plan import Option, every_way, none_because, plan_recovery
 from statestore.recovery import require_no_records

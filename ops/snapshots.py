@@ -14,7 +14,7 @@ from statestore.channel import may_listen
 from statestore.client import StoreClient
 from statestore.config import SnapshotConfig
 from statestore.errors import InvalidConfig, Unavailable
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from statestore.snapshots.collect import Collected, collect
 from statestore.snapshots.layout import TaskLayout, pipeline_prefix, stored_tasks, topic_folder
 from statestore.snapshots.manifest import Manifest

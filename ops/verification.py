@@ -12,7 +12,8 @@ from pipelines.registry import PipelineDefinition
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.config import RocksConfig, TaskSpec
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from statestore.snapshots.service import Snapshots
 from statestore.travel.cut import look_back
 from statestore.verification import Verified, verify, verify_against, verify_digest

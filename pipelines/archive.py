@@ -21,7 +21,8 @@ import pyarrow as pa
 from statestore.config import KafkaConfig, ObjectsConfig
 from statestore.errors import DataCorrupted, InvalidConfig, Unrecoverable
 from statestore.failpoints import reach
-from statestore.kafka import Admin, Reader, Record, Topic
+from statestore.kafka.admin import Admin, Topic
+from statestore.kafka.reader import Reader, Record
 from statestore.objects.base import ObjectStore
 from statestore.objects.open import open_objects
 

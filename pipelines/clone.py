@@ -28,7 +28,8 @@ from pipelines.settings import Settings
 from statestore.batches import COPYING, ORIGIN, PLAN_PREFIX, BatchesLog, Planned, encode_fields
 from statestore.errors import InvalidInput
 from statestore.failpoints import reach
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from statestore.layouts.local import is_local
 from statestore.store import Entry
 from statestore.travel.rewrite import Rewrite

@@ -22,7 +22,7 @@ from pipelines.registry import Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.errors import Unavailable
-from statestore.kafka import Reader
+from statestore.kafka.reader import Reader
 from statestore.store import Isolation
 
 _PAUSE_S = 0.02

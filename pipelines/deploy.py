@@ -15,7 +15,7 @@ from pipelines.resolve import resolved, result_settings
 from pipelines.settings import Settings
 from statestore.config import StoreSpec, TaskSpec
 from statestore.errors import InvalidConfig, InvalidInput, Unrecoverable
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 
 # A query's plans and positions are read from the beginning at every start: small segments keep that short.
 BATCHES_SETTINGS = {

@@ -20,7 +20,8 @@ from pipelines.query import StoreReader, entries_of
 from pipelines.settings import Settings
 from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import InvalidInput
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from statestore.placement import Placement
 from statestore.snapshots.service import Snapshots
 from statestore.store import Entry, Isolation

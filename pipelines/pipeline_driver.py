@@ -44,7 +44,7 @@ from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings
 from pipelines.traces import traces_of
 from statestore.errors import Fenced, RollforwardError
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 
 log = structlog.get_logger()
 _HEARTBEAT_S = 2.0

@@ -32,7 +32,7 @@ from statestore.channel import may_listen
 from statestore.client import StoreClient
 from statestore.config import RocksConfig, StoreSpec, TaskSpec
 from statestore.errors import InvalidInput, Unavailable
-from statestore.kafka import Reader
+from statestore.kafka.reader import Reader
 from statestore.layouts import window
 from statestore.layouts.bounds import within
 from statestore.layouts.local import are_local

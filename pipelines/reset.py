@@ -25,7 +25,8 @@ from pipelines.settings import Settings
 from statestore.batches import BatchesLog, Planned, Range
 from statestore.config import ObjectsConfig
 from statestore.errors import InvalidConfig, InvalidInput, Unavailable, Unrecoverable
-from statestore.kafka import Admin, Reader, Topic
+from statestore.kafka.admin import Admin, Topic
+from statestore.kafka.reader import Reader
 
 Progress = Callable[[str, str], None]
 EARLIEST, LATEST, HISTORY = "earliest", "latest", "history"

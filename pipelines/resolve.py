@@ -9,7 +9,7 @@ from pipelines.plan import Query
 from statestore.errors import InvalidConfig
 
 if TYPE_CHECKING:
-    from statestore.kafka import Admin
+    from statestore.kafka.admin import Admin
 
 
 def resolved(query: Query, admin: Admin) -> Query:

@@ -25,7 +25,7 @@ from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import Planned, Range
 from statestore.errors import InvalidInput, Unavailable, Unrecoverable
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from statestore.snapshots.service import Snapshots
 from statestore.travel.rewrite import Rewrite
 

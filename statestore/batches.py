@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from statestore.errors import FormatUnsupported
-from statestore.kafka import Reader, Record
+from statestore.kafka.reader import Reader, Record
 from statestore.version import ChangelogPosition, Checkpoint
 
 VERSION = 1

@@ -19,7 +19,7 @@ from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import DataCorrupted, InvalidConfig, RollforwardError, Unavailable, Unrecoverable
 from statestore.failpoints import reach
 from statestore.folders import take_place, unfinished
-from statestore.kafka import Reader
+from statestore.kafka.reader import Reader
 from statestore.listener import RestoreListener
 from statestore.objects.base import ObjectMissing
 from statestore.planning.facts import Found

@@ -8,7 +8,8 @@ from statestore.changelog_topic import changelog_topic, configured
 from statestore.commitnote import CommitNote
 from statestore.config import StreamConfig
 from statestore.errors import InvalidConfig, Unrecoverable
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from statestore.kinds.base import Kind
 from statestore.restore import Changelog
 

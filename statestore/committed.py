@@ -23,7 +23,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from statestore.config import RocksConfig
 from statestore.context import ChangelogRecord, StoreVersion
 from statestore.errors import InvalidConfig, InvalidInput, TaskCorrupted, Unavailable
-from statestore.rocks import Database
+from statestore.rocks.database import Database
 from statestore.spaces.base import Changes
 from statestore.store import TransactionalMechanism
 from statestore.taskstores import TaskStores

@@ -22,10 +22,10 @@ from statestore.columns import Columns, Entries
 from statestore.config import RocksConfig
 from statestore.failpoints import reach
 from statestore.folders import begun, sync
-from statestore.kafka import Reader
-from statestore.kafkablocks import Block, BlockReader
+from statestore.kafka.blocks import Block, BlockReader
+from statestore.kafka.reader import Reader
 from statestore.listener import RestoreListener, Restoring, told
-from statestore.rocks import Database
+from statestore.rocks.database import Database
 
 Placed = Callable[[Columns], Mapping[str, Entries]]
 

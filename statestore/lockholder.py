@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import structlog
 
-from statestore.rocks import LockHeld
+from statestore.rocks.errors import LockHeld
 
 log = structlog.get_logger()
 _MODULE = "statestore.server"

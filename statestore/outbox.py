@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from statestore.context import ChangelogRecord, Headers
 from statestore.failpoints import reach
-from statestore.kafka import TransactionalProducer
+from statestore.kafka.producer import TransactionalProducer
 
 # What CPython spends on a record and on each of its headers beside their bytes. Measured, rounded up.
 RECORD_OVERHEAD_BYTES = 250

@@ -10,7 +10,7 @@ from statestore.batches import BatchesLog, Position
 from statestore.config import KafkaConfig, TaskSpec
 from statestore.errors import Fenced
 from statestore.failpoints import reach
-from statestore.kafka import TransactionalProducer
+from statestore.kafka.producer import TransactionalProducer
 
 
 def require_newest(log: BatchesLog, epoch: int, who: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from statestore.batches import Position
 from statestore.columns import Columns, Entries
 from statestore.config import RocksConfig, TaskSpec
-from statestore.kafka import Reader
+from statestore.kafka.reader import Reader
 from statestore.listener import RestoreListener, Restoring
 from statestore.load import beside, load
 from statestore.placement import Placement

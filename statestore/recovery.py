@@ -13,7 +13,7 @@ from statestore.batches import Position
 from statestore.config import TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.failpoints import reach
-from statestore.kafka import Reader, Record
+from statestore.kafka.reader import Reader, Record
 from statestore.layouts.timestamped import pack
 from statestore.listener import RestoreListener, Restoring, told
 from statestore.placement import Placement

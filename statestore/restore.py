@@ -18,14 +18,14 @@ from typing import cast
 from statestore.context import ChangelogRecord, StoreVersion
 from statestore.errors import Unrecoverable
 from statestore.failpoints import reach
-from statestore.kafka import Reader
+from statestore.kafka.reader import Reader
 from statestore.kinds.base import Kind
 from statestore.listener import RestoreListener, Restoring, told
 from statestore.load import load
 from statestore.planning.hazards import Tail, why_not_from
 from statestore.planning.plan import Way
 from statestore.planning.rates import LOAD_RECORDS_MIN
-from statestore.rocks import Database
+from statestore.rocks.database import Database
 from statestore.version import ChangelogPosition
 
 

@@ -27,12 +27,13 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from statestore import channel, entryhashes, logs, messages, partitioner, sortedcolumns, wire
+from statestore import channel, entryhashes, logs, partitioner, sortedcolumns, wire
 from statestore.batches import Order
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig, TaskSpec
 from statestore.errors import EXIT_FENCED, Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
 from statestore.failpoints import reach
-from statestore.kafka import Reader
+from statestore.kafka import messages
+from statestore.kafka.reader import Reader
 from statestore.listener import RestoreMeter
 from statestore.no_pandas import keep_pandas_out
 from statestore.snapshots.schedule import Snapshotter

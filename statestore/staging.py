@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from statestore.batches import Order
 from statestore.columns import RECORDS
-from statestore.kafka import Headers
+from statestore.kafka.producer import Headers
 
 EMIT_NOTHING = 0
 EMIT_VALUE = 1

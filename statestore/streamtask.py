@@ -32,7 +32,7 @@ from statestore.config import StreamConfig
 from statestore.context import Headers, RecordContext
 from statestore.errors import Fenced, InvariantBroken, RollforwardError, Unavailable
 from statestore.failpoints import reach
-from statestore.kafka import ProducerFatal, ProducerFenced, TransactionAborted, TransactionalProducer
+from statestore.kafka.producer import ProducerFatal, ProducerFenced, TransactionAborted, TransactionalProducer
 from statestore.kinds.base import Kind
 from statestore.kinds.custom import Custom
 from statestore.listener import RestoreListener

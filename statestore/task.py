@@ -33,7 +33,9 @@ from statestore.entryhashes import column_hashes
 from statestore.errors import InvariantBroken, RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.folders import settle
-from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
+from statestore.kafka.admin import Admin
+from statestore.kafka.producer import ProducerFatal, TransactionAborted, TransactionalProducer
+from statestore.kafka.reader import Reader
 from statestore.layouts import timestamped
 from statestore.layouts.local import are_local
 from statestore.listener import RestoreListener
@@ -43,7 +45,7 @@ from statestore.partitioner import tasks_of
 from statestore.placement import AtIsolation, Placement
 from statestore.planning.facts import UNUSABLE, Found, gather, unusable, with_snapshots
 from statestore.planning.plan import RecoveryPlan, needs_snapshots
-from statestore.rocks import LockHeld
+from statestore.rocks.errors import LockHeld
 from statestore.snapshots.copy import Steps, describe
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository

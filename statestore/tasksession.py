@@ -34,16 +34,9 @@ from statestore.config import StreamConfig
 from statestore.errors import Fenced, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
 from statestore.folders import take_place
-from statestore.kafka import (
-    GroupOffsets,
-    OffsetsGone,
-    ProducerFatal,
-    ProducerFenced,
-    Reader,
-    TopicPartition,
-    TransactionAborted,
-    TransactionalProducer,
-)
+from statestore.kafka.groups import GroupOffsets, TopicPartition
+from statestore.kafka.producer import ProducerFatal, ProducerFenced, TransactionAborted, TransactionalProducer
+from statestore.kafka.reader import OffsetsGone, Reader
 from statestore.kinds.base import Kind
 from statestore.listener import RestoreListener
 from statestore.load import beside
@@ -51,7 +44,7 @@ from statestore.lockholder import FolderLock
 from statestore.outbox import Outbox
 from statestore.planning.plan import Way
 from statestore.restore import Changelog, RestorePlan, is_loaded, load_store, plan_restore, restore_store
-from statestore.rocks import LockHeld
+from statestore.rocks.errors import LockHeld
 from statestore.store import TransactionalMechanism
 from statestore.taskstores import TaskStores, wipe_task
 from statestore.typed.base import TypedStore

@@ -23,7 +23,7 @@ from statestore.errors import FormatUnsupported, TaskCorrupted
 from statestore.folders import settle, unfinished
 from statestore.metrics import Metrics
 from statestore.position import Position
-from statestore.rocks import Database
+from statestore.rocks.database import Database
 from statestore.spaces.base import Base, Changes
 from statestore.spaces.memory import MemoryBase
 from statestore.store import StateStore, TransactionalMechanism

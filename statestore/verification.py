@@ -26,7 +26,7 @@ from statestore.batches import BatchesLog
 from statestore.config import RocksConfig, TaskSpec
 from statestore.digest import EMPTY, Digesting, digest_of
 from statestore.errors import Unrecoverable
-from statestore.kafka import Reader
+from statestore.kafka.reader import Reader
 from statestore.placement import Placement
 from statestore.recovery import Progress, stored_entries
 from statestore.store import Entry

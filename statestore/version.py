@@ -15,7 +15,7 @@ from pathlib import Path
 
 from statestore.config import RocksConfig
 from statestore.errors import FormatUnsupported, TaskCorrupted
-from statestore.rocks import Database
+from statestore.rocks.database import Database
 from statestore.spaces.base import Changes
 
 FORMAT = 1

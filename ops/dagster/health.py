@@ -63,7 +63,7 @@ def _look(tables: _Tables) -> dg.AssetChecksDefinition:
         with told_to_dagster():
             # Kafka's library is needed by this run alone, not by those who load the definitions.
             from ops.health import table_findings
-            from statestore.kafka import Admin
+            from statestore.kafka.admin import Admin
 
             settings = settings_now()
             admin = Admin(settings.kafka_config())

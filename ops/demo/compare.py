@@ -13,7 +13,7 @@ from typing import Any
 from ops.demo.expected import ONLY_IN_TOPIC, Rows
 from pipelines.deploy import DeployedQuery
 from pipelines.query import StoreReader, decode_key
-from statestore.kafka import Reader
+from statestore.kafka.reader import Reader
 from statestore.store import Isolation
 
 _SHOWN = 5

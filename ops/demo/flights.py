@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from statestore.columns import records_of
 from statestore.config import KafkaConfig
 from statestore.errors import InvalidConfig
-from statestore.kafka import TransactionalProducer
+from statestore.kafka.producer import TransactionalProducer
 
 if TYPE_CHECKING:
     import pandas as pd

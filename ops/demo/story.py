@@ -29,7 +29,8 @@ from pipelines.query import StoreReader
 from pipelines.registry import RUNNING, RecoveryRow, Registry
 from pipelines.settings import Settings, load_settings
 from statestore.errors import InvalidInput, Unavailable
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 
 if TYPE_CHECKING:
     import pandas as pd

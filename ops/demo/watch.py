@@ -16,7 +16,8 @@ from pipelines.registry import DriverRow, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.errors import Unavailable
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 
 T = TypeVar("T")
 _POLL_S = 0.02

@@ -14,7 +14,7 @@ from pipelines.metastore.embedded import refresh
 from pipelines.registry import Registry
 from pipelines.settings import Settings
 from statestore.errors import RollforwardError
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 
 # Somebody waits for the answer.
 TIMEOUT_S = 10.0

@@ -10,7 +10,7 @@ from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.registry import Registry
 from pipelines.settings import Settings
 from statestore.errors import RollforwardError
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 
 HOUR_MS = 3_600_000
 _READ, _WRITE = ("READ", "DESCRIBE"), ("READ", "WRITE", "DESCRIBE")

@@ -11,7 +11,7 @@ from pipelines.sql.functions import AGGREGATES, SCALARS
 from pipelines.sql.functions_table import TABLE_FUNCTIONS
 from pipelines.sql.names import Name
 from pipelines.sql.tree import Show
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 
 
 def show(statement: Show, catalogue: SnapshotCatalogue, desired: dict[str, str], settings: Settings) -> Result:

@@ -33,7 +33,8 @@ from pipelines.sql.named_types import with_types
 from pipelines.sql.names import Name
 from pipelines.sql.planner import plan_create, plan_insert
 from statestore.errors import InvalidInput
-from statestore.kafka import Admin, TransactionalProducer
+from statestore.kafka.admin import Admin
+from statestore.kafka.producer import TransactionalProducer
 from statestore.store import Isolation
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pipelines.engine.records import GivenRecords, Records
 from pipelines.engine.turn import Turn
 from statestore.batches import Range
 from statestore.config import KafkaConfig
-from statestore.kafkablocks import BlockReader
+from statestore.kafka.blocks import BlockReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,8 @@ from statestore.batches import DONE, DRIVER, PLAN_PREFIX, PLANNED, BatchesLog, D
 from statestore.config import KafkaConfig
 from statestore.errors import Unavailable
 from statestore.failpoints import reach
-from statestore.kafka import ProducerFatal, Reader, TransactionAborted, TransactionalProducer
+from statestore.kafka.producer import ProducerFatal, TransactionAborted, TransactionalProducer
+from statestore.kafka.reader import Reader
 from statestore.ownership import require_newest
 
 log = structlog.get_logger()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pipelines.engine import jsonshape, jsontext
-from statestore import messages, partitioner
+from statestore import partitioner
+from statestore.kafka import messages
 
 
 def ready() -> None:

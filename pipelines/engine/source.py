@@ -20,7 +20,8 @@ from pipelines.plan import Query
 from statestore.batches import Planned, Range
 from statestore.config import KafkaConfig, ObjectsConfig
 from statestore.errors import InvalidConfig, Unrecoverable
-from statestore.kafka import Admin, Reader, Topic
+from statestore.kafka.admin import Admin, Topic
+from statestore.kafka.reader import Reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

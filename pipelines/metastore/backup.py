@@ -32,7 +32,7 @@ from pipelines.metastore.projection import Projection
 from pipelines.metastore.replay import Replay
 from statestore.errors import DataCorrupted, FormatUnsupported, InvalidInput
 from statestore.failpoints import reach
-from statestore.kafka import Record
+from statestore.kafka.reader import Record
 
 FORMAT = 1
 Pairs = Sequence[tuple[bytes | None, bytes | None]]

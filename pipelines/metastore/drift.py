@@ -26,7 +26,7 @@ from pipelines.registry import PipelineDefinition
 from pipelines.resolve import resolved_as, result_settings
 from pipelines.settings import Settings
 from pipelines.sql import SqlError, parse_pipeline
-from statestore.kafka import Admin, Topic
+from statestore.kafka.admin import Admin, Topic
 
 # A setting that differs here loses state or results; others are the operator's.
 _CHECKED = ("cleanup.policy",)

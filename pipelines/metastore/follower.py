@@ -13,7 +13,8 @@ from pipelines.metastore.command import CHECKPOINT, VERSION, Unreadable, decode,
 from pipelines.metastore.degraded import Fault, Reason
 from pipelines.metastore.log import CommandLog
 from pipelines.metastore.projection import Position, Projection
-from statestore.kafka import OffsetsGone, Record, Topic
+from statestore.kafka.admin import Topic
+from statestore.kafka.reader import OffsetsGone, Record
 
 _TRIES = 3
 # A command and the end of its transaction.

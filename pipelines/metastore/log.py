@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from pipelines.names import command_topic
 from statestore.config import KafkaConfig
-from statestore.kafka import Admin, Reader, Record, Topic, TransactionalProducer
+from statestore.kafka.admin import Admin, Topic
+from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.reader import Reader, Record
 
 VALUE_BYTES_MAX = 8 * 1024 * 1024
 SETTINGS = {

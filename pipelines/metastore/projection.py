@@ -25,7 +25,7 @@ from statestore.errors import InvalidConfig
 from statestore.failpoints import reach
 
 if TYPE_CHECKING:
-    from statestore.kafka import Record
+    from statestore.kafka.reader import Record
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pipelines.metastore.rows import Applied, Aside, Definition, Rows, untagged
 from statestore.errors import DataCorrupted
 
 if TYPE_CHECKING:
-    from statestore.kafka import Record
+    from statestore.kafka.reader import Record
 
 Known = Callable[[str, str], bool]
 

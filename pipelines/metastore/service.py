@@ -55,7 +55,8 @@ from pipelines.metastore.validate import DROPPED, Accepted, World, check
 from pipelines.settings import Settings
 from statestore.errors import InvalidInput, InvariantBroken, Unavailable
 from statestore.failpoints import reach
-from statestore.kafka import ProducerFatal, Record, TransactionAborted, TransactionalProducer
+from statestore.kafka.producer import ProducerFatal, TransactionAborted, TransactionalProducer
+from statestore.kafka.reader import Record
 
 log = structlog.get_logger()
 Answer = TypeVar("Answer")

@@ -13,7 +13,8 @@ from statestore.clock import now_ms
 from statestore.config import TaskSpec
 from statestore.errors import FormatUnsupported, RollforwardError, TaskCorrupted, Unrecoverable
 from statestore.folders import unfinished
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from statestore.planning.rates import Rates, load_rates
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository, Unreadable

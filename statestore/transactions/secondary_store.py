@@ -36,7 +36,8 @@ from statestore.errors import TaskCorrupted
 from statestore.failpoints import reach
 from statestore.overlay import merge
 from statestore.ranges import EVERYTHING, Range, Ranges
-from statestore.rocks import Database, View
+from statestore.rocks.database import Database
+from statestore.rocks.view import View
 from statestore.spaces.base import ChangeColumns, Changes
 from statestore.store import Entry, Isolation
 from statestore.transactions.base import Transaction

@@ -14,7 +14,8 @@ import structlog
 from statestore.batches import BatchesLog, DriverLog, Order
 from statestore.config import TaskSpec
 from statestore.errors import InvalidInput, RollforwardError
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from statestore.planning.facts import SnapshotFound, gather
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository, Unreadable

@@ -20,7 +20,7 @@ from typing import TypeVar
 from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import DataCorrupted, InvalidInput, Unavailable
 from statestore.failpoints import reach
-from statestore.kafka import OffsetsGone, Reader, Record
+from statestore.kafka.reader import OffsetsGone, Reader, Record
 from statestore.objects.base import ObjectMissing
 from statestore.placement import Placement
 from statestore.planning.facts import Found

@@ -38,7 +38,9 @@ from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.digest import Digesting
 from statestore.errors import Unavailable
 from statestore.failpoints import reach
-from statestore.kafka import Admin, ProducerFatal, Reader, TransactionAborted, TransactionalProducer
+from statestore.kafka.admin import Admin
+from statestore.kafka.producer import ProducerFatal, TransactionAborted, TransactionalProducer
+from statestore.kafka.reader import Reader
 from statestore.layouts import timestamped
 from statestore.layouts.local import is_local
 from statestore.ownership import require_newest

@@ -18,7 +18,7 @@ from ops.top import look
 from pipelines.deploy import deployed_queries
 from pipelines.metrics.catalogue import METRICS, RECOVERY_DONE
 from pipelines.metrics.endpoint import targets_folder
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from tests.crash.conftest import Start, deploy, feed
 from tests.support.feed import Feed
 from tests.support.pipeline import PipelineUnderTest

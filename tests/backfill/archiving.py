@@ -12,7 +12,8 @@ from typing import Any
 from ops.environment import driver_environment
 from pipelines.archive import archive_topic, open_archive, read_piece
 from pipelines.settings import Settings
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from statestore.objects.open import open_objects
 
 

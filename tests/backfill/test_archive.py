@@ -21,7 +21,8 @@ from pipelines.registry import RUNNING, STOPPED
 from pipelines.settings import Settings
 from statestore.errors import Unrecoverable
 from statestore.failpoints import arm, is_armed
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from tests.backfill.archiving import archive, cli, require_kafka_s
 from tests.backfill.visits import DAY_MS, FIRST_MS, SQL, Cell, Visits, await_shown, stored
 from tests.support.pipeline import PipelineUnderTest

@@ -13,7 +13,7 @@ from pipelines.archive import open_archive
 from pipelines.settings import Settings
 from statestore.errors import DataCorrupted
 from statestore.failpoints import arm, is_armed
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from statestore.objects.open import open_objects
 from tests.backfill.archiving import archive, cli, require_kafka_s, start_cli
 from tests.backfill.visits import SQL, Visits

@@ -20,7 +20,7 @@ from pipelines.metastore.statement import deploy_script, start_pipeline
 from pipelines.metastore.validate import DESIRED, PIPELINE
 from pipelines.plan import query_to_json
 from pipelines.sql import parse_pipeline
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from tests.support.metastore import command
 from tests.support.pipeline import settings_for
 

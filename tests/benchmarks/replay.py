@@ -9,7 +9,8 @@ from pathlib import Path
 
 from infra.stack import Stack
 from statestore.config import KafkaConfig, RocksConfig
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from statestore.listener import RestoreListener, Restoring
 from statestore.load import beside, load
 from statestore.rebuild import stored_entries

@@ -22,7 +22,7 @@ from statestore.kinds.key_value import KeyValue
 from statestore.kinds.session import Session
 from statestore.kinds.window import Window
 from statestore.layouts import session
-from statestore.rocks import rocks_options
+from statestore.rocks.options import rocks_options
 from statestore.store import Entry, TransactionalMechanism
 from statestore.taskstores import TaskStores
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from statestore.columns import Timed, records_of
-from statestore.librdkafka import queue_but
+from statestore.kafka.librdkafka import queue_but
 
 PARTITIONS = 4
 QUEUED_MAX = 500_000

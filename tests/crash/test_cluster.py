@@ -21,7 +21,7 @@ from infra.ports import free_port
 from ops.environment import driver_environment
 from pipelines import names
 from pipelines.settings import Settings
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from tests.support.certificates import secrets
 from tests.support.feed import SQL, Feed
 from tests.support.pipeline import PipelineUnderTest, members

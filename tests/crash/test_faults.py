@@ -22,7 +22,8 @@ from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.errors import EXIT_FENCED, InvalidConfig, InvalidInput, Unavailable
 from statestore.failpoints import REFUSE_POINTS, arm, is_armed
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from tests.crash.conftest import Start
 from tests.support.feed import SQL, Feed, headers_of, read_topic
 from tests.support.metastore import replace_plan

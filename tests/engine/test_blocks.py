@@ -13,12 +13,14 @@ import confluent_kafka as ck
 import pyarrow as pa
 import pytest
 
-from statestore import kafkablocks
 from statestore.config import KafkaConfig
 from statestore.errors import Unavailable
-from statestore.kafka import Admin, OffsetsGone, TransactionalProducer
-from statestore.kafkablocks import BlockReader
-from statestore.librdkafka import Consumer
+from statestore.kafka import blocks
+from statestore.kafka.admin import Admin
+from statestore.kafka.blocks import BlockReader
+from statestore.kafka.librdkafka import Consumer
+from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.reader import OffsetsGone
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def numbered(count: int, start: int = 0) -> list[tuple[int, bytes]]:
 
 def kept(config: KafkaConfig) -> list[Consumer]:
     """The consumers that wait for a next range; one at the most, since one range is read at a time."""
-    return list(kafkablocks._idle.get(json.dumps(asdict(config), sort_keys=True), []))
+    return list(blocks._idle.get(json.dumps(asdict(config), sort_keys=True), []))
 
 
 def test_a_range_may_end_in_markers_and_aborted_records_and_consist_of_them(config: KafkaConfig, topic: str) -> None:

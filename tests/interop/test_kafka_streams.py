@@ -13,7 +13,9 @@ from ops.environment import cache_folder
 from statestore import stores
 from statestore.config import KafkaConfig, StreamConfig
 from statestore.context import RecordContext
-from statestore.kafka import Admin, Reader, TransactionalProducer
+from statestore.kafka.admin import Admin
+from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.reader import Reader
 from statestore.planning.plan import Way
 from statestore.streamtask import StreamTask
 from statestore.typed.serdes import STRING, ValueAndTimestamp

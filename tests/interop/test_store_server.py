@@ -17,7 +17,7 @@ import pytest
 
 from ops.environment import cache_folder
 from statestore.batches import POSITION, Order, Position, encode
-from statestore.kafka import TransactionalProducer
+from statestore.kafka.producer import TransactionalProducer
 from statestore.layouts.window import unpack
 from statestore.planning.plan import Way
 from statestore.store import Isolation

@@ -18,7 +18,7 @@ from ops.environment import driver_environment
 from pipelines.metastore.service import Metastore
 from pipelines.metastore.statement import Statement
 from pipelines.settings import Settings
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from tests.support import metastore_writer
 from tests.support.pipeline import settings_for
 from tests.support.served import Server

@@ -15,7 +15,7 @@ from pipelines.metastore.service import Metastore
 from pipelines.metastore.statement import start_pipeline, stop_pipeline
 from pipelines.settings import Settings
 from statestore.errors import DataCorrupted, InvalidInput, Unavailable
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from tests.metastore.conftest import Open, script
 from tests.support.pipeline import settings_for
 from tests.support.waiting import await_

@@ -13,7 +13,7 @@ from pipelines.metastore.service import Metastore, Outcome
 from pipelines.metastore.statement import deploy_script, drop_pipeline, start_pipeline, stop_pipeline
 from pipelines.metastore.validate import DESIRED, PIPELINE, RESULT, Accepted
 from statestore.errors import InvalidConfig, InvalidInput, InvariantBroken
-from statestore.kafka import TransactionalProducer
+from statestore.kafka.producer import TransactionalProducer
 from tests.metastore.conftest import Open, script
 
 

@@ -17,7 +17,7 @@ from pipelines.metastore.projection import Projection
 from pipelines.metastore.replay import Replay
 from pipelines.metastore.rows import Rows
 from statestore.errors import InvalidConfig
-from statestore.kafka import Record
+from statestore.kafka.reader import Record
 from tests.support.metastore import command
 
 GOLDEN = Path(__file__).parent / "golden"

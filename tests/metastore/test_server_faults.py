@@ -23,7 +23,7 @@ from pipelines.metastore.service import Metastore
 from pipelines.metastore.statement import sql_statement
 from pipelines.settings import Settings
 from statestore.failpoints import arm
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from tests.metastore.conftest import Open, Serve
 from tests.support.ledger import create, equals_a_replay
 from tests.support.pipeline import settings_for

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from statestore.config import KafkaConfig
-from statestore.kafka import Admin, TransactionalProducer
+from statestore.kafka.admin import Admin
+from statestore.kafka.producer import TransactionalProducer
 
 SQL = """CREATE STREAM s (a VARCHAR, n INT) WITH (kafka_topic = '{topic}', value_format = 'json');
 CREATE TABLE {table} AS SELECT a, COUNT(*) AS records, SUM(n) AS total FROM s GROUP BY a EMIT CHANGES;

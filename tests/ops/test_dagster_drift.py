@@ -12,7 +12,7 @@ from ops.dagster.definitions import build_definitions
 from ops.environment import settings_now
 from pipelines.metastore.embedded import execute
 from pipelines.metastore.statement import deploy_script
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from tests.ops.dagster_world import SQL, World, instance, world
 
 __all__ = ["instance", "world"]

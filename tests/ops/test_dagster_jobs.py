@@ -18,7 +18,7 @@ from ops.environment import Progress, settings_now
 from pipelines import names
 from pipelines.metastore.embedded import deploy
 from pipelines.registry import RUNNING, STOPPED
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from tests.ops.dagster_world import SQL, World, instance, living_driver, world
 
 __all__ = ["instance", "living_driver", "world"]

@@ -14,7 +14,7 @@ from pipelines import names
 from pipelines.metastore.embedded import deploy
 from pipelines.registry import Registry
 from pipelines.settings import Settings
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from tests.support.feed import SQL, create_topic
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from statestore.config import KafkaConfig
 from statestore.failpoints import CLONE_POINTS, arm
-from statestore.kafka import Reader
+from statestore.kafka.reader import Reader
 from tests.ops.test_cli_broker import SQL, Cli, cli, send, source
 from tests.support.waiting import await_
 

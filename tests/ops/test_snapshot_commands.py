@@ -28,7 +28,7 @@ from pipelines.deploy import deployed_queries
 from pipelines.registry import Registry
 from pipelines.settings import Settings
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from statestore.version import TaskDatabase
 from tests.ops.test_cli_broker import SQL, Cli, send
 from tests.support.waiting import await_

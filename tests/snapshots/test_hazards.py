@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from statestore.batches import Position
 from statestore.errors import Unavailable, Unrecoverable
 from statestore.folders import unfinished
-from statestore.kafka import TransactionalProducer
+from statestore.kafka.producer import TransactionalProducer
 from statestore.planning import facts
 from statestore.planning.facts import Found
 from statestore.planning.plan import Way

@@ -12,7 +12,7 @@ import pytest
 
 from statestore.batches import POSITION
 from statestore.errors import InvalidInput
-from statestore.kafka import TransactionalProducer
+from statestore.kafka.producer import TransactionalProducer
 from statestore.layouts.timestamped import pack
 from statestore.snapshots.manifest import Step
 from statestore.travel.known import BEGIN, Known

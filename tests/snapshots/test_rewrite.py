@@ -10,7 +10,7 @@ import pytest
 from statestore.batches import DriverLog
 from statestore.errors import Fenced
 from statestore.failpoints import PAST_POINTS, REWRITE_POINTS
-from statestore.kafka import GroupOffsets
+from statestore.kafka.groups import GroupOffsets
 from statestore.planning.plan import Way
 from tests.snapshots.test_kills import OPEN, SNAPSHOT, commit, model_at
 from tests.support.killed import run_child

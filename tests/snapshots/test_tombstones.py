@@ -66,7 +66,8 @@ def test_a_deletion_that_was_compacted_away_does_not_bring_its_key_back(world: T
 def test_an_open_transaction_never_hides_committed_records(world: TaskWorld) -> None:
     """The changelog's end is read with open transactions in it, and reading up to it waits for them."""
     from statestore.errors import Unavailable
-    from statestore.kafka import Reader, TransactionalProducer
+    from statestore.kafka.producer import TransactionalProducer
+    from statestore.kafka.reader import Reader
 
     world.open()
     world.commit({b"a": b"1"})

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import confluent_kafka as ck
 
 from statestore.config import KafkaConfig
-from statestore.kafka import Admin, GroupOffsets, Topic
+from statestore.kafka.admin import Admin, Topic
+from statestore.kafka.groups import GroupOffsets
 
 
 class Slower(Admin):

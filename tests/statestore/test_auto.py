@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from statestore.config import RocksConfig
-from statestore.rocks import Database
+from statestore.rocks.database import Database
 from statestore.store import Isolation
 from statestore.transactions.auto import AutoTransaction
 from statestore.transactions.secondary_store import SecondaryStoreTransaction

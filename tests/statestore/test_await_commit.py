@@ -11,7 +11,7 @@ import pytest
 
 from statestore import task as module
 from statestore.errors import Unavailable
-from statestore.kafka import TransactionAborted
+from statestore.kafka.producer import TransactionAborted
 from statestore.task import Task
 from tests.support.task import TaskWorld
 

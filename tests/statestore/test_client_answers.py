@@ -10,7 +10,10 @@ import pytest
 
 from statestore.config import KafkaConfig
 from statestore.errors import Unavailable
-from statestore.kafka import Admin, GroupOffsets, OffsetsGone, Reader, TransactionalProducer
+from statestore.kafka.admin import Admin
+from statestore.kafka.groups import GroupOffsets
+from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.reader import OffsetsGone, Reader
 from tests.support.waiting import await_
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from statestore.config import KafkaConfig
 from statestore.errors import Unavailable
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 
 READERS = 240
 
@@ -44,7 +45,7 @@ def test_no_reader_waits_for_a_question_that_was_lost(kafka: str, unique: str) -
 def test_the_client_is_never_left_to_look_for_a_leader(
     ask: Callable[[KafkaConfig, str], object], kafka: str, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """librdkafka's own search for a leader ends in a segmentation fault once in ten thousand times: see `_led`."""
+    """librdkafka's own search for a leader ends in a segmentation fault once in ten thousand times: see `require_led`."""
     Admin(KafkaConfig(kafka)).create(unique, partitions=1, settings={})
     capfd.readouterr()
     ask(KafkaConfig(kafka, client={"debug": "metadata", "log_level": "7"}), unique)

@@ -12,11 +12,12 @@ import confluent_kafka as ck
 import psutil
 import pytest
 
-from statestore import messages
 from statestore.config import KafkaConfig
 from statestore.errors import InvalidConfig
-from statestore.kafka import LOST_ITS_PLACE, PARTITION_END, Admin
-from statestore.librdkafka import Consumer, Event, Records
+from statestore.kafka import messages
+from statestore.kafka.admin import Admin
+from statestore.kafka.connection import LOST_ITS_PLACE, PARTITION_END
+from statestore.kafka.librdkafka import Consumer, Event, Records
 
 COUNT = 3_000
 SETTINGS = {"group.id": "test", "log_level": 2, "enable.partition.eof": True, "auto.offset.reset": "error"}

@@ -23,7 +23,7 @@ from statestore.kinds.key_value import KeyValue
 from statestore.kinds.window import Window
 from statestore.layouts import window as layout
 from statestore.load import beside
-from statestore.rocks import Database
+from statestore.rocks.database import Database
 from statestore.store import TransactionalMechanism
 from statestore.taskstores import TaskStores
 from tests.statestore.crashes import Killed, dying

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from statestore.lockholder import FolderLock, end_zombie
-from statestore.rocks import LockHeld
+from statestore.rocks.errors import LockHeld
 
 HOLDER = """
 import sys

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from statestore import rocksfiles
 from statestore.errors import DataCorrupted, FormatUnsupported, TaskCorrupted
 from statestore.kinds.key_value import KeyValue
 from statestore.kinds.window import Window
-from statestore.rocks import LockHeld
+from statestore.rocks import files
+from statestore.rocks.errors import LockHeld
 from statestore.store import Isolation, TransactionalMechanism
 from statestore.taskstores import TaskStores
 from tests.statestore.crashes import Killed, dying, photograph
@@ -171,7 +171,7 @@ def flipped(content: bytes, at: int) -> bytes:
 
 def without_spares(folder: Path) -> None:
     """What RocksDB deletes some time after it is of no use any more, deleted now: logs that are in files."""
-    manifest = rocksfiles.read_manifest(folder / "committed")
+    manifest = files.read_manifest(folder / "committed")
     for path in logs(folder):
         if int(path.stem) < manifest.keep:
             path.unlink()
@@ -233,9 +233,9 @@ def test_a_folder_with_holes_that_another_owner_writes_is_locked(indexed: tuple[
     content = manifest.read_bytes()
     for end in record_ends(content):
         manifest.write_bytes(content[:end])
-        if rocksfiles.problem(folder / "committed"):
+        if files.problem(folder / "committed"):
             break
-    assert rocksfiles.problem(folder / "committed")
+    assert files.problem(folder / "committed")
     with pytest.raises(LockHeld):
         assert TaskStores(folder).database
     owner.close()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import confluent_kafka as ck
 import pytest
 
-from statestore import messages
 from statestore.columns import Timed, records_of
 from statestore.config import KafkaConfig
 from statestore.errors import RollforwardError
-from statestore.kafka import Admin, ProducerFenced, TransactionalProducer
-from statestore.librdkafka import queue
+from statestore.kafka import messages
+from statestore.kafka.admin import Admin
+from statestore.kafka.librdkafka import queue
+from statestore.kafka.producer import ProducerFenced, TransactionalProducer
 from tests.support.transactions import await_ended
 
 FIRST_MS = 1_700_000_000_000

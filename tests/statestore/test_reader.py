@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from statestore.config import KafkaConfig
-from statestore.kafka import Admin, Reader, Record, TransactionalProducer
+from statestore.kafka.admin import Admin
+from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.reader import Reader, Record
 from statestore.task import Task
 from tests.support.task import ROCKS, TaskWorld
 from tests.support.waiting import await_

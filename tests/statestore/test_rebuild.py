@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore import rocksfiles
 from statestore.columns import Columns, Entries, column
 from statestore.config import RocksConfig, StoreSpec
-from statestore.kafka import Record
+from statestore.kafka.reader import Record
 from statestore.load import gathered
 from statestore.placement import Placement
 from statestore.rebuild import stored_entries as stored_columns
 from statestore.recovery import stored_entries
-from statestore.rocks import Database
+from statestore.rocks import files
+from statestore.rocks.database import Database
 from statestore.sortedrows import last_in_order
 from statestore.version import Checkpoint, TaskDatabase
 
@@ -103,7 +103,7 @@ def test_loaded_changes_equal_written_ones(kind: str, data: st.DataObject) -> No
         loaded.database.write({place: entries}, sync=True)
         loaded.database.flush()
         loaded.close()
-        assert "" == rocksfiles.problem(Path(name, "loaded"))
+        assert "" == files.problem(Path(name, "loaded"))
         again = TaskDatabase(Path(name, "loaded"), [space], CONFIG)
         checkpoint = again.checkpoint()
         assert checkpoint is not None and 3 == checkpoint.batch

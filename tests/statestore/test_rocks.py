@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from statestore.config import RocksConfig
 from statestore.errors import InvalidStateStore, TaskCorrupted
-from statestore.rocks import Database
+from statestore.rocks.database import Database
 
 ENTRIES = [(b"%05d" % number, b"value %05d" % number * 5) for number in range(5000)]
 

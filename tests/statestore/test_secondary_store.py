@@ -15,7 +15,7 @@ from statestore.commitfile import CommitFile, Metadata
 from statestore.config import RocksConfig
 from statestore.errors import TaskCorrupted
 from statestore.failpoints import arm
-from statestore.rocks import Database
+from statestore.rocks.database import Database
 from statestore.store import Isolation
 from statestore.transactions.secondary_store import SecondaryStoreTransaction
 

@@ -13,7 +13,7 @@ import pytest
 from statestore import recovery
 from statestore.client import StoreClient
 from statestore.config import RocksConfig, ServerConfig
-from statestore.kafka import Reader, Record
+from statestore.kafka.reader import Reader, Record
 from statestore.server import StoreServer
 from tests.support.task import TaskWorld
 

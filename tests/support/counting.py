@@ -21,7 +21,8 @@ from statestore.cache.record_cache import RecordCache
 from statestore.config import KafkaConfig, StreamConfig
 from statestore.context import RecordContext
 from statestore.errors import Unavailable
-from statestore.kafka import Admin, Reader, Record
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader, Record
 from statestore.store import Isolation, TransactionalMechanism
 from statestore.streamtask import StreamTask
 from statestore.supplier import StoreSupplier

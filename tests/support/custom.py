@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from statestore.context import ChangelogRecord, RecordContext, StoreContext
-from statestore.kafka import Reader
+from statestore.kafka.reader import Reader
 from statestore.store import StateStore
 from statestore.stores import custom_store_builder
 from statestore.streamtask import StreamTask

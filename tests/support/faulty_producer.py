@@ -8,7 +8,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from statestore.kafka import TransactionalProducer
+from statestore.kafka.producer import TransactionalProducer
 
 
 @dataclass(frozen=True)

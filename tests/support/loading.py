@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from statestore import kafkablocks, restore
+from statestore import restore
 from statestore.config import KafkaConfig, RocksConfig, StreamConfig
 from statestore.context import RecordContext, StoreVersion
-from statestore.kafka import Admin
+from statestore.kafka import blocks
+from statestore.kafka.admin import Admin
 from statestore.kinds.base import Kind
 from statestore.kinds.key_value import KeyValue
 from statestore.kinds.list_value import ListValue
@@ -134,7 +135,7 @@ def create_input(config: StreamConfig) -> None:
 def main() -> None:
     bootstrap, application, folder, mechanism = sys.argv[1:]
     restore.LOAD_RECORDS_MIN = MANY  # type: ignore[attr-defined]
-    kafkablocks.BLOCK_RECORDS = BLOCK
+    blocks.BLOCK_RECORDS = BLOCK
     loading = Loading(config_for(bootstrap, application, Path(folder)), mechanism)
     loading.task.open()
     loading.task.close()

@@ -10,7 +10,8 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from statestore.kafka import Record, Topic
+from statestore.kafka.admin import Topic
+from statestore.kafka.reader import Record
 
 Change = tuple[bytes, bytes | None]
 Where = tuple[str, int]

@@ -12,7 +12,7 @@ from pipelines.metastore.command import Change, Command, Head, encode, put
 from pipelines.metastore.projection import Projection
 from pipelines.metastore.validate import DESIRED, PIPELINE
 from pipelines.registry import STOPPED
-from statestore.kafka import Record
+from statestore.kafka.reader import Record
 
 
 def command(head: Head, *changes: Change, key: str = "", kind: str = "deploy", statement: str = "") -> bytes:

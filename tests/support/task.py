@@ -25,7 +25,9 @@ from statestore.batches import (
     encode_fields,
 )
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, SnapshotConfig, StoreSpec, TaskSpec
-from statestore.kafka import Admin, Reader, Topic, TransactionalProducer
+from statestore.kafka.admin import Admin, Topic
+from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.reader import Reader
 from statestore.layouts.window import pack
 from statestore.objects.base import ObjectStore
 from statestore.partitioner import tasks_of

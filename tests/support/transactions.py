@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from statestore.config import KafkaConfig
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from tests.support.waiting import TooLate, await_
 
 # An open one whose producer hangs or is dead stays until its time-out, and readers do not wait for it.

@@ -16,7 +16,7 @@ from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.plan import EVERY_RECORD, Window
 from pipelines.query import StoreReader
 from statestore.batches import BatchesLog, Order
-from statestore.kafka import Reader
+from statestore.kafka.reader import Reader
 from statestore.layouts.segments import Segments, default_interval_ms
 from statestore.partitioner import task_of
 from statestore.store import Isolation

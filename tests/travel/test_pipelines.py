@@ -32,7 +32,10 @@ from statestore.batches import (
 )
 from statestore.config import KafkaConfig
 from statestore.errors import InvalidInput
-from statestore.kafka import Admin, GroupOffsets, Reader, Topic, TransactionalProducer
+from statestore.kafka.admin import Admin, Topic
+from statestore.kafka.groups import GroupOffsets
+from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.reader import Reader
 from statestore.layouts.local import PREFIX
 from statestore.partitioner import task_of
 from statestore.snapshots.schedule import Snapshotter

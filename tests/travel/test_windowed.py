@@ -18,7 +18,7 @@ from pipelines.engine.statecodec import StateCodec
 from pipelines.past import PastReader, past_version
 from pipelines.rewind import rewind
 from statestore.batches import BatchesLog, Order
-from statestore.kafka import Reader
+from statestore.kafka.reader import Reader
 from statestore.layouts.window import pack
 from statestore.partitioner import task_of
 from statestore.store import Isolation

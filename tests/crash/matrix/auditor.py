@@ -27,7 +27,7 @@ from pipelines.registry import Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.errors import RollforwardError
-from statestore.kafka import Reader
+from statestore.kafka.reader import Reader
 from statestore.partitioner import task_of
 from statestore.store import Isolation
 from tests.crash.matrix.workload import Balances, Book, Workload

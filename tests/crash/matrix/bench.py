@@ -27,7 +27,8 @@ from pipelines.registry import RUNNING, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.errors import RollforwardError
-from statestore.kafka import Admin, Reader
+from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from tests.crash.matrix import check
 from tests.crash.matrix.auditor import Auditor
 from tests.crash.matrix.workload import PARTITIONS, SQL, Workload

@@ -11,7 +11,7 @@ from pipelines.deploy import deployed_queries
 from pipelines.query import StoreReader
 from pipelines.registry import Registry
 from pipelines.settings import Settings
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from statestore.store import Isolation
 from tests.crash.matrix.workload import EVENT_QUERIES, Workload
 from tests.support.feed import compare, read_topic

@@ -10,7 +10,7 @@ from pathlib import Path
 import confluent_kafka as ck
 
 from statestore.config import KafkaConfig
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from tests.support.feed import read_topic
 
 ROOT = Path(__file__).parents[3]

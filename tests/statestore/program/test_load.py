@@ -15,9 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from statestore import kafkablocks, restore
+from statestore import restore
 from statestore.errors import Unavailable
 from statestore.failpoints import DROP_POINTS, LOAD_COPY_POINTS, LOAD_EXPIRE_POINTS, LOAD_POINTS, arm
+from statestore.kafka import blocks
 from statestore.planning.plan import Way
 from tests.statestore.test_state_machine import chosen_seed
 from tests.support.loading import BLOCK, LOADED, MANY, MECHANISMS, RECORDS, Loading, State, config_for, create_input
@@ -99,7 +100,7 @@ class Written:
 @pytest.fixture
 def written(kafka: str, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(restore, "LOAD_RECORDS_MIN", MANY)
-    monkeypatch.setattr(kafkablocks, "BLOCK_RECORDS", BLOCK)
+    monkeypatch.setattr(blocks, "BLOCK_RECORDS", BLOCK)
     return lambda mechanism: Written(kafka, f"{unique}-{mechanism}", _made(tmp_path / mechanism), mechanism)
 
 

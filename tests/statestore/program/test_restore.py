@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from statestore.config import StreamConfig
 from statestore.context import StoreVersion
 from statestore.errors import RollforwardError, Unavailable, Unrecoverable
-from statestore.kafka import Admin
+from statestore.kafka.admin import Admin
 from statestore.listener import RestoreListener, RestoreLog, RestoreProgress, Restoring
 from statestore.planning.plan import Way
 from statestore.restore import Changelog, plan_restore

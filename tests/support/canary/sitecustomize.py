@@ -17,7 +17,7 @@ def _position_outside_of_the_transaction() -> None:
     """The position is committed by a transaction of its own before the batch's records are."""
     from statestore.batches import POSITION, Position, encode
     from statestore.failpoints import reach
-    from statestore.kafka import TransactionalProducer
+    from statestore.kafka.producer import TransactionalProducer
     from statestore.task import Task
 
     original = Task._transaction

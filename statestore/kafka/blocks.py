@@ -27,17 +27,9 @@ import pyarrow as pa
 from statestore.columns import Headers
 from statestore.config import KafkaConfig
 from statestore.errors import InvariantBroken, Unavailable
-from statestore.kafka import (
-    DEFINITE,
-    END_WAIT_MS,
-    LOST_ITS_PLACE,
-    PARTITION_END,
-    OffsetsGone,
-    Reader,
-    client_settings,
-    unavailable,
-)
-from statestore.librdkafka import Consumer, Event, Records
+from statestore.kafka.connection import DEFINITE, LOST_ITS_PLACE, PARTITION_END, client_settings, unavailable
+from statestore.kafka.librdkafka import Consumer, Event, Records
+from statestore.kafka.reader import END_WAIT_MS, OffsetsGone, Reader
 
 # Larger blocks decode no faster, and their columns leave the processor's cache.
 BLOCK_RECORDS = 10_000

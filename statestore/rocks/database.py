@@ -1,10 +1,9 @@
-"""RocksDB, as this project uses it. The only file that imports rocksdict.
+"""One open folder of RocksDB.
 
-A `Database` is one folder; every space is a column family, made and dropped while the database is open, and one
-`write` is atomic over all of them. The write-ahead log is on and not synced: after the death of the process every
-write is there; after power loss a consistent, older state is, unless a later write asked for `sync`. What RocksDB would
-open though it has holes (`rocksfiles`) is told, and so is a space that is gone: their names are kept in the family
-`default`.
+Every space is a column family, made and dropped while the database is open, and one `write` is atomic over all of them.
+The write-ahead log is on and not synced: after the death of the process every write is there; after power loss a
+consistent, older state is, unless a later write asked for `sync`. What RocksDB would open though it has holes
+(`files.py`) is told, and so is a space that is gone: their names are kept in the family `default`.
 
 A write to a dropped column family would leave the database refusing every later one, so writing, making and dropping
 exclude each other. Reading needs no lock: whoever holds a family or an iterator keeps its files alive.
@@ -13,9 +12,8 @@ exclude each other. Reading needs no lock: whoever holds a family or an iterator
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import le
 from pathlib import Path
@@ -25,178 +23,25 @@ from weakref import WeakSet
 
 import rocksdict as rd
 
-from statestore import rocksfiles
 from statestore.columns import Entries
 from statestore.config import RocksConfig
-from statestore.errors import InvalidStateStore, RollforwardError, TaskCorrupted, Unavailable
+from statestore.errors import InvalidStateStore, RollforwardError, TaskCorrupted
 from statestore.failpoints import reach
-from statestore.iterator import Flat, piece_sizes
+from statestore.iterator import Flat
 from statestore.ranges import Range
+from statestore.rocks import files
+from statestore.rocks.errors import LockHeld, translated
+from statestore.rocks.options import rocks_options
+from statestore.rocks.scan import CHUNK, Scan, cut
+from statestore.rocks.view import Pinned, Present, View
 from statestore.sortedrows import last_in_order
 from statestore.spaces.base import Base, ChangeColumns, Changes
 from statestore.store import Entry
 
-_CHUNK = 1000
-# So many entries are read at once, by an iterator that others use, too.
-_FEW = 64
 _SPACES = b"spaces"
 # RocksDB leaves files alone whose names are none of its own.
 _LOADING = "loading"
-
-
-class LockHeld(RollforwardError):
-    """Another process has this folder open."""
-
-
-Held = TypeVar("Held", "_Scan", "_Pinned")
-
-
-def _translated(error: Exception, folder: Path) -> RollforwardError:
-    text = str(error)
-    lowered = text.lower()
-    if isinstance(error, rd.DbClosedError):
-        return InvalidStateStore("store is closed", folder=folder)
-    if "lock" in lowered and ("hold by" in lowered or "temporarily unavailable" in lowered):
-        return LockHeld("store folder is locked by another process", folder=folder)
-    if "no space left" in lowered:
-        return Unavailable("disk is full", folder=folder, hint="free space on the disk of the state folder")
-    return TaskCorrupted("rocksdb failed", folder=folder, error=text)
-
-
-def rocks_options(config: RocksConfig, cache: rd.Cache) -> rd.Options:
-    """How every database and family of ours is opened."""
-    options = rd.Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_write_buffer_size(config.write_buffer_bytes)
-    # A windowed store has many families: together they take as much as two large ones.
-    options.set_db_write_buffer_size(4 * config.write_buffer_bytes)
-    # A log that ends torn, as power loss leaves it, is used up to there; whatever else is damaged is an error.
-    options.set_wal_recovery_mode(rd.DBRecoveryMode.point_in_time())
-    options.set_paranoid_checks(True)
-    options.set_max_total_wal_size(config.log_bytes_max)
-    # Files come at the log's size, which is small: with more of them at a time a level is rewritten less often.
-    options.set_level_zero_file_num_compaction_trigger(8)
-    # All families go to files together, so files are of one moment even if the log is off.
-    options.set_atomic_flush(True)
-    # It is read whole at every opening.
-    options.set_max_manifest_file_size(512 * 1024)
-    options.set_max_background_jobs(2)
-    options.set_keep_log_file_num(2)
-    options.set_is_fd_close_on_exec(True)
-    table = rd.BlockBasedOptions()
-    table.set_bloom_filter(10, False)
-    table.set_block_cache(cache)
-    options.set_block_based_table_factory(table)
-    return options
-
-
-def _cut(
-    pieces: Iterable[list[Entry]], lower: bytes | None, upper: bytes | None, *, upper_inclusive: bool, reverse: bool
-) -> Iterator[list[Entry]]:
-    """End an iteration that began at its first bound at the other one.
-
-    Bounds are kept here: the binding's lower bound sets the upper one, and it does not keep either alive.
-    """
-    beyond = _beyond(lower, upper, upper_inclusive=upper_inclusive, reverse=reverse)
-    for entries in pieces:
-        if reverse and not upper_inclusive and entries[0][0] == upper:
-            del entries[0]
-        if beyond is not None and entries and beyond(entries[-1]):
-            yield entries[: bisect_left(entries, True, key=beyond)]
-            return
-        yield entries
-
-
-def _beyond(
-    lower: bytes | None, upper: bytes | None, *, upper_inclusive: bool, reverse: bool
-) -> Callable[[Entry], bool] | None:
-    """Whether an entry lies past the bound at which an iteration ends."""
-    if reverse:
-        return None if lower is None else lambda entry: entry[0] < lower
-    if upper is None:
-        return None
-    return (lambda entry: entry[0] > upper) if upper_inclusive else (lambda entry: entry[0] >= upper)
-
-
-def _add(batch: rd.WriteBatch, handle: rd.ColumnFamily, changes: Changes) -> None:
-    batch.set_default_column_family(handle)
-    if isinstance(changes, ChangeColumns) and None not in changes.values:
-        # Nothing but the calls themselves: a loop's own steps would cost a quarter of it.
-        deque(map(batch.__setitem__, changes.keys, cast(list[bytes], changes.values)), maxlen=0)
-        return
-    for key, value in changes:
-        if value is None:
-            batch.delete(key)
-        else:
-            batch[key] = value
-
-
-class _Scan:
-    """An open RocksDB iterator. It keeps the folder locked, so the database lets go of it when it closes.
-
-    The binding ends an iteration at a damaged block as it does at the last entry. Therefore an end is believed only
-    after another iterator has gone past the last key without an error.
-
-    A thread that reads has hold of the iterator, and whoever closes the database waits for it: RocksDB must not be
-    asked, nor an iterator of it be let go of, when its family is gone.
-    """
-
-    __slots__ = ("__weakref__", "_first", "_items", "_last", "_lock", "_reverse", "_source", "folder")
-
-    def __init__(self, source: rd.Rdict, first: bytes | None, folder: Path, *, reverse: bool) -> None:
-        self.folder = folder
-        self._first = first
-        self._last: Entry | None = None
-        self._reverse = reverse
-        self._lock = Lock()
-        self._source: rd.Rdict | None = source
-        try:
-            self._items: Iterator[Entry] | None = iter(source.items(backwards=reverse, from_key=first))  # type: ignore[assignment]
-        except Exception as error:
-            raise _translated(error, folder) from error
-
-    def pieces(self) -> Iterator[list[Entry]]:
-        """What is left, in lists: small ones first, since most scans look for a few entries."""
-        for most in piece_sizes(_CHUNK):
-            entries = self.read(most)
-            if not entries:
-                return
-            yield entries
-
-    def read(self, most: int) -> list[Entry]:
-        """The next entries, at most so many; none at the end."""
-        with self._lock:
-            if self._items is None or self._source is None:
-                raise InvalidStateStore("store was closed under an iterator", folder=self.folder)
-            try:
-                entries = list(islice(self._items, most))
-                if entries:
-                    self._last = entries[-1]
-                if len(entries) < most:
-                    self._check_end(self._source.iter())
-            except Exception as error:
-                raise _translated(error, self.folder) from error
-            return entries
-
-    def _check_end(self, beyond: rd.RdictIter) -> None:
-        at = self._last[0] if self._last else self._first
-        try:
-            if at is None:
-                beyond.seek_to_last() if self._reverse else beyond.seek_to_first()
-            else:
-                beyond.seek_for_prev(at) if self._reverse else beyond.seek(at)
-            if beyond.valid() and self._last:
-                beyond.prev() if self._reverse else beyond.next()
-            beyond.status()
-        finally:
-            # An error keeps this frame, and must not keep the iterator.
-            del beyond
-
-    def release(self) -> None:
-        """Let go of RocksDB; every further step fails."""
-        with self._lock:
-            self._items = self._source = None
+Held = TypeVar("Held", Scan, Pinned)
 
 
 class Database(Base):
@@ -218,9 +63,9 @@ class Database(Base):
         # Held by who flushes beside writers, and by who takes away what is flushed; the second of the two locks.
         self._flushing = Lock()
         # What has iterators, to be released before the database closes. Readers add to it without waiting for writers.
-        self._held: WeakSet[_Scan | _Pinned] = WeakSet()
+        self._held: WeakSet[Scan | Pinned] = WeakSet()
         self._holding = Lock()
-        self._present = _Present()
+        self._present = Present()
         self._write_options, self._sync_options = rd.WriteOptions(), rd.WriteOptions()
         self._write_options.disable_wal = not write_ahead_log  # type: ignore[method-assign,assignment]
         self._sync_options.sync = True
@@ -249,12 +94,12 @@ class Database(Base):
         except RollforwardError:
             raise
         except Exception as error:
-            raise _translated(error, folder) from error
+            raise translated(error, folder) from error
         self._open = True
 
     def _require_whole(self) -> None:
         """Raises `TaskCorrupted` for a folder with holes; `LockHeld` if it is being written, so that nothing fits."""
-        problem = rocksfiles.problem(self.folder)
+        problem = files.problem(self.folder)
         if not problem:
             return
         try:
@@ -263,10 +108,10 @@ class Database(Base):
             probe.set_error_if_exists(True)
             rd.Rdict(str(self.folder), probe).close()
         except Exception as error:
-            translated = _translated(error, self.folder)
-            if isinstance(translated, LockHeld):
-                raise translated from error
-        if problem := rocksfiles.problem(self.folder):
+            told = translated(error, self.folder)
+            if isinstance(told, LockHeld):
+                raise told from error
+        if problem := files.problem(self.folder):
             raise TaskCorrupted("rocksdb's files do not fit together", folder=self.folder, problem=problem)
 
     # The list of spaces.
@@ -320,7 +165,7 @@ class Database(Base):
                 self._handles[space] = self._db.get_column_family_handle(space)
                 self._list_spaces()
             except Exception as error:
-                raise _translated(error, self.folder) from error
+                raise translated(error, self.folder) from error
 
     def drop(self, space: str) -> None:
         with self._changing, self._flushing:
@@ -341,7 +186,7 @@ class Database(Base):
                     self._db.drop_column_family(space)
                 reach("drop.dropped")
             except Exception as error:
-                raise _translated(error, self.folder) from error
+                raise translated(error, self.folder) from error
 
     def _family(self, space: str) -> rd.Rdict | None:
         self._require_open()
@@ -357,7 +202,7 @@ class Database(Base):
         try:
             value: bytes | None = family.get(key)
         except Exception as error:
-            raise _translated(error, self.folder) from error
+            raise translated(error, self.folder) from error
         return value
 
     def get_many(self, space: str, keys: list[bytes]) -> list[bytes | None]:
@@ -368,17 +213,17 @@ class Database(Base):
             return found
         try:
             if all(map(le, keys, islice(keys, 1, None))):
-                for start in range(0, len(keys), _CHUNK):
-                    found[start : start + _CHUNK] = family.get(keys[start : start + _CHUNK])  # type: ignore[arg-type, assignment]
+                for start in range(0, len(keys), CHUNK):
+                    found[start : start + CHUNK] = family.get(keys[start : start + CHUNK])  # type: ignore[arg-type, assignment]
                 return found
             order = sorted(range(len(keys)), key=keys.__getitem__)
-            for start in range(0, len(order), _CHUNK):
-                rows = order[start : start + _CHUNK]
+            for start in range(0, len(order), CHUNK):
+                rows = order[start : start + CHUNK]
                 values: list[bytes | None] = family.get([keys[row] for row in rows])  # type: ignore[assignment]
                 for row, value in zip(rows, values, strict=True):
                     found[row] = value
         except Exception as error:
-            raise _translated(error, self.folder) from error
+            raise translated(error, self.folder) from error
         return found
 
     def scan(
@@ -394,7 +239,7 @@ class Database(Base):
         if family is None:
             return iter(())
         pieces = self._opened(family, lower, upper, reverse=reverse).pieces()
-        return Flat.of(_cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse))
+        return Flat.of(cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse))
 
     def few(self, space: str, lower: bytes, upper: bytes) -> list[Entry] | None:
         """By an iterator that is kept until the next write, and the files of its version with it.
@@ -407,13 +252,13 @@ class Database(Base):
             family = self._family(space)
             if family is None:
                 return []
-            pinned = self._hold(_Pinned(family, self.folder))
+            pinned = self._hold(Pinned(family, self.folder))
             if present is not None:
                 present[space] = pinned
         return pinned.few(lower, upper)
 
-    def _opened(self, source: rd.Rdict, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> _Scan:
-        return self._hold(_Scan(source, upper if reverse else lower, self.folder, reverse=reverse))
+    def _opened(self, source: rd.Rdict, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> Scan:
+        return self._hold(Scan(source, upper if reverse else lower, self.folder, reverse=reverse))
 
     def _hold(self, one: Held) -> Held:
         with self._holding:
@@ -435,7 +280,7 @@ class Database(Base):
         values: list[bytes] = []
         size = 0
         scan = self._opened(family, None, None, reverse=False)
-        while entries := scan.read(_CHUNK):
+        while entries := scan.read(CHUNK):
             for key, value in entries:
                 keys.append(key)
                 values.append(value)
@@ -451,7 +296,7 @@ class Database(Base):
         with self._changing:
             self._require_open()
             known = [name for name in spaces if name in self._families]
-            return View({name: self._hold(_Pinned(self._families[name], self.folder)) for name in known})
+            return View({name: self._hold(Pinned(self._families[name], self.folder)) for name in known})
 
     def estimate(self, space: str) -> int:
         return self.property(space, "estimate-num-keys")
@@ -477,7 +322,7 @@ class Database(Base):
                 with self._present:
                     self._families[space].put(key, value, self._write_options)
             except Exception as error:
-                raise _translated(error, self.folder) from error
+                raise translated(error, self.folder) from error
 
     def write(
         self,
@@ -497,7 +342,7 @@ class Database(Base):
                 with self._present:
                     self._db.write(batch, self._sync_options if sync else self._write_options)
             except Exception as error:
-                raise _translated(error, self.folder) from error
+                raise translated(error, self.folder) from error
 
     def load(self, space: str, entries: Entries) -> None:
         """Apply changes in the order given as one sorted file, past memtable and log: a fraction of `write`'s CPU.
@@ -519,7 +364,7 @@ class Database(Base):
                 with self._present:
                     self._families[space].ingest_external_file([str(path)], options)
             except Exception as error:
-                raise _translated(error, self.folder) from error
+                raise translated(error, self.folder) from error
 
     def _write_sorted(self, path: Path, entries: Entries) -> None:
         writer = rd.SstFileWriter(self._options())
@@ -571,7 +416,7 @@ class Database(Base):
             for family in (*self._families.values(), self._db):
                 family.flush(True)
         except Exception as error:
-            raise _translated(error, self.folder) from error
+            raise translated(error, self.folder) from error
 
     def copy_to(self, folder: Path) -> None:
         """Flush, and make `folder`, which must not exist and lies on the same disk, a copy by hard links.
@@ -588,7 +433,7 @@ class Database(Base):
                     # Whoever opens the copy gives his own, and RocksDB writes them down anew.
                     options.unlink()
             except Exception as error:
-                raise _translated(error, self.folder) from error
+                raise translated(error, self.folder) from error
 
     def close(self) -> None:
         """Close and give the folder free. Scans fail where they would read on; what they have read, they still give."""
@@ -606,153 +451,14 @@ class Database(Base):
             self._db.close()
 
 
-class _Pinned:
-    """One RocksDB iterator, which sees its family as it was when it was made, shared by all reads of a view."""
-
-    def __init__(self, family: rd.Rdict, folder: Path) -> None:
-        self._folder = folder
-        self._lock = Lock()
-        try:
-            self._iterator: rd.RdictIter | None = family.iter()
-        except Exception as error:
-            raise _translated(error, folder) from error
-        # The binding's iterator does not keep its family alive, which may be dropped meanwhile. It is let go of first.
-        self._family: rd.Rdict | None = family
-        # Where `few` has left the iterator: at `_here`, the first key after `_passed`.
-        self._passed = self._here = b""
-
-    def get(self, key: bytes) -> bytes | None:
-        found = self.read(key, reverse=False, most=1)
-        return found[0][1] if found and found[0][0] == key else None
-
-    def read(self, first: bytes | None, *, reverse: bool, most: int) -> list[Entry]:
-        """At most so many entries from `first` on, which is included; None begins at the end."""
-        with self._lock:
-            if self._iterator is None:
-                raise InvalidStateStore("store was closed under an iterator", folder=self._folder)
-            self._passed = self._here = b""
-            try:
-                return self._read(self._iterator, first, reverse, most)
-            except Exception as error:
-                raise _translated(error, self._folder) from error
-
-    def _read(self, at: rd.RdictIter, first: bytes | None, reverse: bool, most: int) -> list[Entry]:
-        entries: list[Entry] = []
-        try:
-            if first is None:
-                at.seek_to_last() if reverse else at.seek_to_first()
-            else:
-                at.seek_for_prev(first) if reverse else at.seek(first)
-            while at.valid() and len(entries) < most:
-                entries.append((at.key(), at.value()))
-                at.prev() if reverse else at.next()
-            at.status()
-        finally:
-            # An error keeps this frame, and must not keep the iterator.
-            del at
-        return entries
-
-    def few(self, lower: bytes, upper: bytes) -> list[Entry] | None:
-        """All entries between two keys, both included; None if they are `_FEW` or more."""
-        with self._lock:
-            if self._iterator is None:
-                raise InvalidStateStore("store is closed", folder=self._folder)
-            try:
-                return self._few(self._iterator, lower, upper)
-            except Exception as error:
-                raise _translated(error, self._folder) from error
-
-    def _few(self, at: rd.RdictIter, lower: bytes, upper: bytes) -> list[Entry] | None:
-        entries: list[Entry] = []
-        key_here, value_here, go_on, add = at.key, at.value, at.next, entries.append
-        try:
-            # Keys are often asked for in their order: then the iterator is where it has to be.
-            if not self._passed < lower <= self._here:
-                at.seek(lower)
-            self._passed = self._here = b""
-            for key in islice(iter(key_here, None), _FEW):
-                if key > upper:
-                    self._passed, self._here = max(lower, upper), key
-                    return entries
-                add((key, value_here()))
-                go_on()
-            if len(entries) == _FEW:
-                return None
-            at.status()
-            return entries
-        finally:
-            del at, key_here, value_here, go_on
-
-    def pieces(self, first: bytes | None, *, reverse: bool) -> Iterator[list[Entry]]:
-        """Everything from `first` on, in pieces, so that scans do not disturb each other."""
-        entries = self.read(first, reverse=reverse, most=_CHUNK)
-        while entries:
-            last = entries[-1][0]
-            yield entries
-            entries = self.read(last, reverse=reverse, most=_CHUNK + 1)[1:]
-
-    def release(self) -> None:
-        """Let go of RocksDB; every further read fails."""
-        with self._lock:
-            self._iterator = self._family = None
-
-
-class _Present:
-    """By space, an iterator of the present version, made when it is asked for; None while a write is under way.
-
-    It stands around every write, which replaces the dict: what a late reader puts into the old one others do not find.
-    """
-
-    __slots__ = ("pinned",)
-
-    def __init__(self) -> None:
-        self.pinned: dict[str, _Pinned] | None = {}
-
-    def __enter__(self) -> None:
-        self.pinned = None
-
-    def __exit__(self, *_: object) -> None:
-        self.pinned = {}
-
-
-class View:
-    """Some spaces of a database as they were at one moment.
-
-    Made of iterators, since the binding's snapshots answer single keys only: their iterators see later writes.
-    """
-
-    def __init__(self, pinned: dict[str, _Pinned]) -> None:
-        self._pinned = pinned
-
-    def get(self, space: str, key: bytes) -> bytes | None:
-        """The value of one key then."""
-        pinned = self._pinned.get(space)
-        return None if pinned is None else pinned.get(key)
-
-    def get_many(self, space: str, keys: list[bytes]) -> list[bytes | None]:
-        """Values of the keys then, in their order."""
-        return [self.get(space, key) for key in keys]
-
-    def spaces(self) -> list[str]:
-        """Names of the spaces that existed then, sorted."""
-        return sorted(self._pinned)
-
-    def scan(
-        self,
-        space: str,
-        *,
-        lower: bytes | None = None,
-        upper: bytes | None = None,
-        upper_inclusive: bool = True,
-        reverse: bool = False,
-    ) -> Iterator[Entry]:
-        """Entries between two keys then."""
-        pinned = self._pinned.get(space)
-        if pinned is None:
-            return iter(())
-        pieces = pinned.pieces(upper if reverse else lower, reverse=reverse)
-        return Flat.of(_cut(pieces, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse))
-
-    def close(self) -> None:
-        """Let go. Scans opened from it go on."""
-        self._pinned = {}
+def _add(batch: rd.WriteBatch, handle: rd.ColumnFamily, changes: Changes) -> None:
+    batch.set_default_column_family(handle)
+    if isinstance(changes, ChangeColumns) and None not in changes.values:
+        # Nothing but the calls themselves: a loop's own steps would cost a quarter of it.
+        deque(map(batch.__setitem__, changes.keys, cast(list[bytes], changes.values)), maxlen=0)
+        return
+    for key, value in changes:
+        if value is None:
+            batch.delete(key)
+        else:
+            batch[key] = value

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore import messages
 from statestore.columns import Headers, Timed
 from statestore.compiled import fixed
 from statestore.errors import InvalidConfig, InvariantBroken
 from statestore.fields import Field, column_of, held
+from statestore.kafka import messages
 
 Integers = npt.NDArray[np.int64]
 

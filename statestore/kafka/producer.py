@@ -1,0 +1,268 @@
+"""Producers of transactions, and what ends one: aborted, fenced, of no more use."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka as ck
+
+from statestore.config import KafkaConfig
+from statestore.errors import Fenced, RollforwardError
+from statestore.kafka.connection import client_settings, connected, unavailable
+from statestore.kafka.groups import GroupOffsets, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Headers = list[tuple[str, bytes]]
+# It takes some ms; a new producer is ready in less than a second.
+_SEND_OFFSETS_S = 10.0
+
+
+_FENCED = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}
+# The group has given the partitions to somebody else, or is about to.
+_NOT_A_MEMBER = {
+    ck.KafkaError.ILLEGAL_GENERATION,
+    ck.KafkaError.UNKNOWN_MEMBER_ID,
+    ck.KafkaError.FENCED_INSTANCE_ID,
+    ck.KafkaError.REBALANCE_IN_PROGRESS,
+}
+
+
+class TransactionAborted(RollforwardError):
+    """The transaction was aborted and the producer can begin another: do the work again."""
+
+
+class ProducerFatal(RollforwardError):
+    """The producer is of no more use (fenced, timed out, id expired). The newest `driver started` tells what to do."""
+
+
+class ProducerFenced(ProducerFatal):
+    """A newer producer has the transactional id, or the broker has timed the transaction out: it cannot be told."""
+
+
+class TransactionalProducer:
+    """One `transactional.id`. `init` fences every older producer of the same id and aborts its open transaction.
+
+    With `transactions` off it only queues and delivers, without fencing and without atomicity: for comparison.
+    """
+
+    def __init__(self, config: KafkaConfig, transactional_id: str, *, transactions: bool = True) -> None:
+        self.transactional_id = transactional_id
+        self._transactions = transactions
+        self._config = config
+        self._last_error: str | None = None
+        self._members: dict[str, object] = {}
+        self._producer = ck.Producer(
+            {
+                **client_settings(config),
+                **(
+                    {
+                        "transactional.id": transactional_id,
+                        "transaction.timeout.ms": config.transaction_timeout_ms,
+                    }
+                    if transactions
+                    else {"enable.idempotence": True}
+                ),
+                "acks": "all",
+                "partitioner": "murmur2_random",
+                "allow.auto.create.topics": False,
+                # send_offsets right after a commit waits one back-off: the default of 100 ms would be most of a commit.
+                "retry.backoff.ms": 10,
+                "linger.ms": 5,
+                "compression.type": "lz4",
+                "queue.buffering.max.messages": 2_000_000,
+                "queue.buffering.max.kbytes": 512 * 1024,
+                "batch.size": 512 * 1024,
+                "error_cb": self._remember,
+            }
+        )
+
+    def _remember(self, error: ck.KafkaError) -> None:
+        self._last_error = str(error)
+
+    def _bounded(self, what: str, call: Callable[[float], object]) -> None:
+        """Run `call(timeout_s)` until it succeeds, retrying what the client calls retriable within the time limit."""
+        deadline = time.monotonic() + self._config.request_timeout_s
+        while True:
+            try:
+                call(max(0.1, deadline - time.monotonic()))
+                return
+            except ck.KafkaException as raised:
+                error: ck.KafkaError = raised.args[0]
+                if error.fatal():
+                    kind = ProducerFenced if error.code() in _FENCED else ProducerFatal
+                    raise kind(
+                        f"producer is unusable: {what}", error=error.str(), transactional_id=self.transactional_id
+                    ) from raised
+                if error.txn_requires_abort():
+                    self.abort()
+                    refused = Fenced if error.code() in _NOT_A_MEMBER else TransactionAborted
+                    raise refused(
+                        f"transaction was aborted: {what}", error=error.str(), transactional_id=self.transactional_id
+                    ) from raised
+                if not error.retriable() or time.monotonic() >= deadline:
+                    raise unavailable(
+                        what, error.str(), self._config, transactional_id=self.transactional_id
+                    ) from raised
+                time.sleep(0.05)
+
+    def init(self) -> None:
+        """Take the id over: returns when no older transaction of it is open any more."""
+        if self._transactions:
+            connected(self._producer)
+            self._bounded("init_transactions", self._producer.init_transactions)
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        if self._transactions:
+            self._bounded("begin_transaction", lambda _: self._producer.begin_transaction())
+
+    def produce(
+        self,
+        topic: str,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int = -1,
+        timestamp_ms: int = 0,
+        headers: Headers | None = None,
+        on_offset: Callable[[int], None] | None = None,
+    ) -> None:
+        """Queue one record. `on_offset` is called from `flush` with the offset it got."""
+        extra: dict[str, Any] = {}
+        if partition >= 0:
+            extra["partition"] = partition
+        if timestamp_ms > 0:
+            extra["timestamp"] = timestamp_ms
+        if headers:
+            extra["headers"] = headers
+        if on_offset is not None:
+
+            def delivered(error: ck.KafkaError | None, message: ck.Message) -> None:
+                if error is None:
+                    on_offset(message.offset())  # type: ignore[arg-type]
+
+            extra["on_delivery"] = delivered
+        while True:
+            try:
+                self._producer.produce(topic, value=value, key=key, **extra)
+                return
+            except BufferError:
+                self._producer.poll(0.5)
+            except ck.KafkaException as raised:
+                self._bounded("produce", _raising(raised))
+
+    def produce_many(self, topic: str, records: pa.RecordBatch, *, partition: int = -1, skip: int = 0) -> None:
+        """Queue records of `columns.RECORDS` in their order, without the first `skip` bytes of each value."""
+        # Imports Numba, which those do not need who produce single records.
+        from statestore.kafka import librdkafka
+
+        for key, value, time_ms in librdkafka.queue_but(self._producer, topic, records, partition, skip=skip):
+            # The binding's call tells why it was refused, or waits for room.
+            self.produce(topic, key=key, value=value, partition=partition, timestamp_ms=time_ms)
+
+    def flush(self) -> None:
+        """Wait until every queued record has been delivered or has failed; a failure surfaces at `commit`."""
+        deadline = time.monotonic() + self._config.request_timeout_s
+        while remaining := self._flush_some():
+            if time.monotonic() >= deadline:
+                raise unavailable(
+                    "delivery of records", self._last_error or "time-out", self._config, undelivered=remaining
+                )
+
+    def _flush_some(self) -> int:
+        """Wait up to a second; gives how many records are still on their way."""
+        try:
+            return self._producer.flush(1.0)
+        except ck.KafkaException as raised:
+            self._bounded("flush", _raising(raised))
+            return len(self._producer)
+
+    def send_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], *, note: str = "", member: object = None
+    ) -> None:
+        """Commit next-to-read offsets for a consumer group inside the transaction; without transactions, at once.
+
+        `note` is kept beside each offset, up to 4096 bytes. `member` is what `consumer_group_metadata()` of a member
+        of the group gives: the commit is then refused with `Fenced` once the group has rebalanced without it.
+        """
+        positions = [
+            ck.TopicPartition(topic, partition, at, metadata=note) for (topic, partition), at in offsets.items()
+        ]
+        if not self._transactions:
+            self.flush()
+            GroupOffsets(self._config, group).commit(positions)
+            return
+        metadata = member or self._member(group)
+        producer = self._producer
+        self._bounded(
+            "send_offsets_to_transaction",
+            lambda timeout: self._in_time(
+                "send_offsets_to_transaction",
+                lambda: producer.send_offsets_to_transaction(positions, metadata, timeout),
+                min(timeout, _SEND_OFFSETS_S),
+            ),
+        )
+
+    def _in_time(self, what: str, call: Callable[[], object], timeout_s: float) -> None:
+        """Run a call that may hang in the client. Raises `ProducerFatal` then: this producer is of no more use.
+
+        The client does not look at the time limit of this one call, and after the group's coordinator has been
+        restarted it may wait for ever for a connection to the old one (librdkafka issues 5456 and 5511). The thread
+        that hangs keeps the client alive until the call returns, if it does.
+        """
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run, daemon=True, name=what)
+        thread.start()
+        thread.join(timeout_s)
+        if thread.is_alive():
+            raise ProducerFatal(
+                f"producer hangs: {what}", seconds=round(timeout_s, 1), transactional_id=self.transactional_id
+            )
+        if raised:
+            raise raised[0]
+
+    def _member(self, group: str) -> object:
+        """What names the group in a commit from outside of it."""
+        if group not in self._members:
+            consumer = ck.Consumer({**client_settings(self._config), "group.id": group})
+            try:
+                self._members[group] = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
+        return self._members[group]
+
+    def commit(self) -> None:
+        """Commit. `Unavailable` leaves the outcome unknown: only a new producer of the same id can tell."""
+        if self._transactions:
+            self._bounded("commit_transaction", self._producer.commit_transaction)
+        else:
+            self.flush()
+
+    def abort(self) -> None:
+        """Abort the open transaction, dropping what was queued."""
+        self._producer.purge()
+        if self._transactions:
+            self._bounded("abort_transaction", self._producer.abort_transaction)
+
+    def close(self) -> None:
+        """Forget the producer without waiting for Kafka. An open transaction is left to the next owner's `init`."""
+        self._producer.purge()
+
+
+def _raising(raised: ck.KafkaException) -> Callable[[float], object]:
+    def call(_: float) -> object:
+        raise raised
+
+    return call
