@@ -11,7 +11,7 @@ from pyspark.sql.functions import expr
 from pipelines.engine.combine import Combine, combine_of
 from pipelines.engine.decode import Count, Decoder, Reasons, arrow_type, decoded_ddl, decoder
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchanges, Tasked, reader, without_states, writer
-from pipelines.engine.input import Input
+from pipelines.engine.input import Input, Part
 from pipelines.engine.job import Job
 from pipelines.engine.keybytes import key_bytes_of
 from pipelines.engine.merge import GROUPED, STORED, MergeSql
@@ -82,13 +82,17 @@ class BatchJob(Job):
         return reader(exchanges, names, self.types), writer(exchanges, names, self.types)
 
     def _small(self, combine: Combine, update: Update) -> SmallBatches:
-        names = [part.name for part in self.sql.parts]
+        names, shuffle = [part.name for part in self.sql.parts], self._shuffle(update)
+
+        def by_task(part: Part, count: Count) -> Iterator[tuple[int, pa.RecordBatch]]:
+            for rows in self._combined(combine, count, None)(part.records()):
+                yield from shuffle.by_task(rows)
 
         def step(exchanges: Exchanges, tasked: Tasked) -> ArrowFunction:
             read = reader(exchanges, names, self.types, tasked)
             return updated(update, read, writer(exchanges, names, self.types, tasked))
 
-        return SmallBatches(self.query, combine, self._shuffle(update), step)
+        return SmallBatches(by_task, step)
 
     def without_states(self) -> ArrowFunction:
         return without_states([part.name for part in self.sql.parts], self.types)

@@ -1,8 +1,8 @@
 """Expressions of a plan computed over Arrow columns: those few of which every value is surely Spark's.
 
-    columns                                         whole numbers
+    columns                                         whole numbers, text
     + - *   (they wrap around as Java's do)         div and % by a number that is not 0
-    = <> < <= > >=   of whole numbers               AND OR NOT, IS NULL, CASE WHEN … THEN … ELSE … END
+    = <> < <= > >=   of whole numbers, of texts     AND OR NOT, IS NULL, CASE WHEN … THEN … ELSE … END
     CAST of whole numbers to BIGINT                 coalesce(…, false) of conditions
 
 The text is what the SQL front end writes into plans. Anything else has no function here, and Spark computes it. A value
@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _TOKEN = re.compile(
-    r"\s*(?:`(?P<column>[^`]+)`|(?P<number>[0-9]+)|(?P<word>[A-Za-z_][A-Za-z_0-9]*)|(?P<sign><>|<=|>=|[-+*%(),=<>]))"
+    r"\s*(?:`(?P<column>[^`]+)`|(?P<number>[0-9]+L?)|'(?P<text>[^'\\]*)'(?!')|(?P<word>[A-Za-z_][A-Za-z_0-9]*)"
+    r"|(?P<sign><>|<=|>=|[-+*%(),=<>]))"
 )
 _COMPARED = {
     "=": "equal",
@@ -31,7 +32,7 @@ _COMPARED = {
     ">=": "greater_equal",
 }
 _COMPUTED = {"+": "add", "-": "subtract", "*": "multiply"}
-_INT, _BIGINT, _BOOLEAN = pa.int32(), pa.int64(), pa.bool_()
+_INT, _BIGINT, _BOOLEAN, _STRING = pa.int32(), pa.int64(), pa.bool_(), pa.string()
 _INT_MAX, _BIGINT_MAX = 2**31 - 1, 2**63 - 1
 Compute = Callable[[pa.RecordBatch], Any]
 
@@ -66,6 +67,12 @@ def columnar(text: str, types: Mapping[str, pa.DataType]) -> Columnar | None:
     except _Unknown:
         return None
     return found
+
+
+def condition(text: str, types: Mapping[str, pa.DataType]) -> Columnar | None:
+    """The expression if it is a condition."""
+    found = columnar(text, types)
+    return found if found is not None and found.type == _BOOLEAN else None
 
 
 class _Parser:
@@ -127,7 +134,7 @@ class _Parser:
         sign = self.accept(*_COMPARED)
         if not sign:
             return left
-        left, right, _ = _widened(left, self._sum())
+        left, right, _ = _alike(left, self._sum())
         return _call(_COMPARED[sign], _BOOLEAN, left, right)
 
     def _sum(self) -> Columnar:
@@ -142,7 +149,7 @@ class _Parser:
         while sign := self.accept("*", "div", "%"):
             right = self._operand()
             # Null of a division by zero and the one quotient that wraps are left to Spark.
-            if sign != "*" and right.literal in (None, 0):
+            if sign != "*" and right.literal in (None, 0, -1):
                 raise _Unknown
             if sign == "div":
                 found = _call("divide", _BIGINT, _cast(found, _BIGINT), _cast(right, _BIGINT))
@@ -160,14 +167,16 @@ class _Parser:
             return self._composed()
         self._tokens.pop(0)
         if kind == "number":
-            return _number(int(text))
+            return _number(text)
+        if kind == "text":
+            return Columnar(_STRING, lambda _: pa.scalar(text, _STRING))
         if kind != "column" or text not in self._types:
             raise _Unknown
         return Columnar(self._types[text], lambda rows: rows.column(text), frozenset([text]))
 
     def _composed(self) -> Columnar:
         if self.accept("("):
-            found = self.disjunction()
+            found = self._negative() or self.disjunction()
             self.require(")")
             return found
         if self.accept("case"):
@@ -184,6 +193,12 @@ class _Parser:
             return _true(found)
         raise _Unknown
 
+    def _negative(self) -> Columnar | None:
+        """A number below zero, which stands in parentheses of its own."""
+        if [kind for kind, _ in self._tokens[:2]] != ["sign", "number"] or not self.accept("-"):
+            return None
+        return _number(f"-{self._tokens.pop(0)[1]}")
+
     def _case(self) -> Columnar:
         """CASE with WHENs that are conditions and an ELSE."""
         branches: list[tuple[Columnar, Columnar]] = []
@@ -195,7 +210,7 @@ class _Parser:
         found = self.disjunction()
         self.require("end")
         for condition, value in reversed(branches):
-            value, found, kind = _widened(value, found)
+            value, found, kind = _alike(value, found)
             # A condition that is null is not true, for Spark; for Arrow it makes null.
             found = _call("if_else", kind, _true(condition), value, found)
         return found
@@ -208,10 +223,12 @@ def _call(function: str, kind: pa.DataType, *inputs: Columnar) -> Columnar:
     return Columnar(kind, compute, frozenset().union(*(each.names for each in inputs)))
 
 
-def _number(value: int) -> Columnar:
-    if value > _BIGINT_MAX:
+def _number(text: str) -> Columnar:
+    value = int(text.removesuffix("L"))
+    # The smallest of each type are left to Spark: there the sign decides what the digits are.
+    if abs(value) > _BIGINT_MAX or value == -_INT_MAX - 1:
         raise _Unknown
-    kind = _INT if value <= _INT_MAX else _BIGINT
+    kind = _BIGINT if text.endswith("L") or abs(value) > _INT_MAX else _INT
     return Columnar(kind, lambda _: pa.scalar(value, kind), literal=value)
 
 
@@ -224,6 +241,11 @@ def _boolean(found: Columnar) -> Columnar:
 def _true(condition: Columnar) -> Columnar:
     """Whether it is true: false where it is null."""
     return _call("coalesce", _BOOLEAN, condition, Columnar(_BOOLEAN, lambda _: pa.scalar(False)))
+
+
+def _alike(left: Columnar, right: Columnar) -> tuple[Columnar, Columnar, pa.DataType]:
+    """Two values in one type: texts, or whole numbers."""
+    return (left, right, _STRING) if left.type == right.type == _STRING else _widened(left, right)
 
 
 def _widened(left: Columnar, right: Columnar) -> tuple[Columnar, Columnar, pa.DataType]:

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.engine.columnar import Columnar, columnar
+from pipelines.engine.columnar import Columnar, columnar, condition
 from pipelines.engine.decode import RAW, RAW_DDL, Decoder, arrow_type
 from pipelines.engine.merge import COMBINED, GROUPED, Part, state_parts
 from pipelines.engine.records import Records
 from pipelines.plan import GroupKey, Query, Source
 from pipelines.sql.types import parse_type
 
-_KEYS = (pa.int32(), pa.int64(), pa.string())
+KEYS = (pa.int32(), pa.int64(), pa.string())
 _WHOLE = (pa.int32(), pa.int64())
 # Formats whose key is null only where a part of it is null.
-_KEY_FORMATS = ("kafka", "json", "delimited")
+KEY_FORMATS = ("kafka", "json", "delimited")
 # Arrow's functions: by the part's operation, and of groups that are grouped again.
 _COUNT = "count"
 _FUNCTIONS = {"count_all": _COUNT, "count": _COUNT, "sum": "sum", "min": "min", "max": "max"}
@@ -35,10 +35,10 @@ _AGAIN = {_COUNT: "sum", "sum": "sum", "min": "min", "max": "max"}
 MERGES = {operation: _AGAIN[function] for operation, function in _FUNCTIONS.items()}
 # What each function takes. Doubles are counted only: the order of additions shows, and Arrow passes over NaN.
 _ARGUMENTS = {
-    _COUNT: (*_KEYS, pa.bool_(), pa.float64()),
+    _COUNT: (*KEYS, pa.bool_(), pa.float64()),
     "sum": _WHOLE,
-    "min": _KEYS,
-    "max": _KEYS,
+    "min": KEYS,
+    "max": KEYS,
 }
 _DDL = {pa.int32(): "int", pa.int64(): "bigint", pa.string(): "string"}
 _ROWTIME, _ERROR, _RAW = "ROWTIME", "__error", "__raw"
@@ -199,15 +199,13 @@ def _bytes(tables: Sequence[pa.Table]) -> int:
 
 def combine_of(query: Query) -> Combine | None:
     """How the plan's rows are combined; None where Spark takes the rows as they are."""
-    types = _types(query.source)
-    where = None if query.where is None else columnar(query.where, types)
-    if query.where is not None and (where is None or where.type != pa.bool_()):
-        return None
-    if query.key_format not in _KEY_FORMATS:
+    types = expression_types(query.source)
+    where = None if query.where is None else condition(query.where, types)
+    if (query.where is not None and where is None) or query.key_format not in KEY_FORMATS:
         return None
     parts = [(part, aggregate.argument) for aggregate in query.aggregates for part in state_parts(aggregate)]
     found = [
-        *(_key(key, types) for key in query.group_by),
+        *(group_column(key, types) for key in query.group_by),
         Column(_ROWTIME, Columnar(pa.int64(), lambda rows: rows.column(_ROWTIME)), "max", pa.int64()),
         *(_part(part, argument, types) for part, argument in parts),
     ]
@@ -215,13 +213,14 @@ def combine_of(query: Query) -> Combine | None:
     return Combine(where, columns) if len(columns) == len(found) else None
 
 
-def _types(source: Source) -> dict[str, pa.DataType]:
+def expression_types(source: Source) -> dict[str, pa.DataType]:
     """The columns of decoded rows that expressions may name."""
     names = {column.name: arrow_type(column.type) for column in source.columns} | {_ROWTIME: pa.int64()}
     return {name: kind for name, kind in names.items() if kind in _ARGUMENTS[_COUNT]}
 
 
-def _key(key: GroupKey, types: dict[str, pa.DataType]) -> Column | None:
+def group_column(key: GroupKey, types: dict[str, pa.DataType]) -> Column | None:
+    """The column of a part of a key; None where Spark computes it."""
     found = columnar(key.expression, types)
     if found is None or _DDL.get(found.type) != parse_type(key.type).ddl:
         return None

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
+from pipelines.engine.keycolumns import key_column
 from pipelines.engine.records import Records, partitions
 from pipelines.engine.values import Reader, Row, fields_once, key_reader, value_reader
 from pipelines.engine.windowed_keys import split_key
@@ -454,6 +455,9 @@ def _key_decoder(source: Source) -> KeyDecoder:
 
     def decode(records: Records, kept: pa.Array | None, errors: pa.Array) -> tuple[dict[str, pa.Array], pa.Array]:
         raws = records.keys if kept is None else _only(records.keys, kept)
+        column = key_column(raws, source.key_format, keys[0].type) if len(names) == 1 else None
+        if column is not None:
+            return {names[0]: column}, errors
         rows, reasons = [], errors.to_pylist()
         for row, raw in enumerate(raws.to_pylist()):
             try:
@@ -488,6 +492,10 @@ def row_times(source: Source) -> Times:
     read = time_reader(source.timestamp_format)
 
     def take(times: pa.Array, columns: dict[str, pa.Array], errors: pa.Array) -> tuple[pa.Array, pa.Array]:
+        if source.timestamp_format is None and pa.types.is_integer(columns[name].type):
+            given, wanted = columns[name].cast(pa.int64()), errors.is_null()
+            if pc.and_(wanted, pc.greater_equal(given, 0)).true_count == wanted.true_count:
+                return pc.if_else(wanted, given, times), errors
         found, reasons = times.to_pylist(), errors.to_pylist()
         for row, value in enumerate(columns[name].to_pylist()):
             if reasons[row] is not None:

@@ -1,4 +1,4 @@
-"""Serialised keys over Arrow columns: what `encode.key_fields_bytes` says in SQL, for groups none of whose parts is null."""
+"""Serialised keys over Arrow columns: what `encode.key_fields_bytes` says in SQL where not all parts are null."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _delimited(columns: Sequence[pa.Array], delimiter: str) -> pa.BinaryArray:
         # Numbers, too: the delimiter may be a digit or their sign.
         odd = pc.match_substring_regex(text, special if at else f"{special}|^[^0-9A-Za-z]|^$")
         quoted = pc.binary_join_element_wise('"', pc.replace_substring(text, '"', '""'), '"', "")
-        fields.append(pc.if_else(odd, quoted, text))
+        fields.append(pc.if_else(odd, quoted, text).fill_null(""))
     return pc.binary_join_element_wise(*fields, delimiter).cast(pa.binary())
 
 
@@ -50,7 +50,7 @@ def _kafka(column: pa.Array) -> pa.BinaryArray:
     if not pa.types.is_integer(column.type):
         return column.cast(pa.binary())
     width = column.type.bit_width // 8
-    swapped = column.to_numpy().astype(f">i{width}").tobytes()
+    swapped = column.fill_null(0).to_numpy().astype(f">i{width}").tobytes()
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(column), [None, pa.py_buffer(swapped)]).cast(
         pa.binary()
     )

@@ -1,28 +1,40 @@
 """A batch of a stateless query as one Spark job: decode, filter, project, WRITE. No shuffle, no READ.
 
-Task n is source partition n: Spark reads a partition in one task and in its order, so results keep the order of their
+Task n is source partition n: a partition is read by one Spark task and in its order, so results keep the order of their
 input, per key and per partition. Everything else is as in `batch.py`: rows are staged on the task's store server, and
-output, dead letters and position leave in one transaction when the driver says so.
+output, dead letters and position leave in one transaction when the driver says so. Where the worker that decodes a row
+can make its result, it does (`project.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
 from pipelines.engine.decode import Count, Decoder, Reasons, decoded_ddl, decoder, with_columns
 from pipelines.engine.encode import value_bytes
-from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, Exchanges, result
-from pipelines.engine.input import Input
+from pipelines.engine.exchange import (
+    RESULT_DDL,
+    ArrowFunction,
+    Exchange,
+    Exchanges,
+    Tasked,
+    result,
+    task_context,
+)
+from pipelines.engine.input import Input, Part
 from pipelines.engine.job import Job, drained
 from pipelines.engine.merge import DEAD, FAILED, key_bytes
-from pipelines.engine.records import partitions
+from pipelines.engine.project import Project, project_of
+from pipelines.engine.records import Records, partitions
+from pipelines.engine.small import SmallBatches
 from pipelines.engine.windowed_keys import joined_key
+from pipelines.plan import Query
 from statestore.client import Writing
 from statestore.errors import InvalidConfig, InvariantBroken
 from statestore.failpoints import reach
@@ -30,7 +42,21 @@ from statestore.staging import SCHEMA
 
 
 class ProjectionJob(Job):
-    """Of a stateless plan: it has no READ."""
+    """Of a stateless plan: it has no READ. With `project` off the JVM is given every row."""
+
+    def __init__(self, query: Query, *, project: bool = True) -> None:
+        super().__init__(query)
+        self.projected = project_of(query) if project else None
+        self.small = None if self.projected is None else SmallBatches(partial(self._by_task, self.projected), _step)
+
+    def _decoder(self, count: Count, refused: Reasons | None) -> Decoder:
+        return with_partition(decoder(self.query.source, (), count, refused))
+
+    def _by_task(self, projected: Project, part: Part, count: Count) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The results of one part with their task, which is the source partition."""
+        for rows in map(projected.results, self._decoder(count, None)(part.records())):
+            if rows.num_rows:
+                yield rows.column("__partition")[0].as_py(), rows
 
     def frame(
         self,
@@ -43,10 +69,14 @@ class ProjectionJob(Job):
         result_ddl: str = RESULT_DDL,
     ) -> DataFrame:
         """The whole batch as one frame. Nothing runs yet."""
-        source = self.query.source
-        decode = with_partition(decoder(source, (), count, refused))
-        ddl = f"{decoded_ddl(source)}, __partition int"
-        decoded = records.decoded(decode, ddl)
+        decode, projected = self._decoder(count, refused), self.projected
+        if projected is not None:
+
+            def written(blocks: Iterable[Records]) -> Iterator[pa.RecordBatch]:
+                yield from write(map(projected.results, decode(blocks)))
+
+            return records.decoded(written, result_ddl, shared=True)
+        decoded = records.decoded(decode, f"{decoded_ddl(self.query.source)}, __partition int")
         return self.project(decoded).mapInArrow(write, result_ddl)
 
     def project(self, decoded: DataFrame) -> DataFrame:
@@ -95,7 +125,7 @@ class ProjectionJob(Job):
         return any(name in key.expression for name in values for key in self.query.group_by)
 
     def exchanged(self, exchanges: Exchanges) -> tuple[ArrowFunction, ArrowFunction]:
-        return drained, stager(exchanges)
+        return drained, stager(exchanges, lambda: task_context().taskAttemptId())
 
     def without_states(self) -> ArrowFunction:
         return drained
@@ -126,10 +156,16 @@ def with_partition(decode: Decoder) -> Decoder:
     return with_columns(decode, {"__partition": partitions})
 
 
-def stager(exchanges: Exchanges) -> ArrowFunction:
-    """WRITE: stages the rows on their task's server and gives one row of `RESULT_DDL`, or none without rows.
+def _step(exchanges: Exchanges, tasked: Tasked) -> ArrowFunction:
+    """WRITE outside of Spark."""
+    return stager(exchanges, lambda: tasked().attempt)
 
-    A task that has committed the batch already stages nothing.
+
+def stager(exchanges: Exchanges, attempt: Callable[[], int]) -> ArrowFunction:
+    """WRITE: stages rows on their task's server and gives one row of `RESULT_DDL` a task, none for a task without rows.
+
+    Rows of a task lie together. A task that has committed the batch already stages nothing. `attempt` is asked where
+    this runs.
     """
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -137,8 +173,11 @@ def stager(exchanges: Exchanges) -> ArrowFunction:
         for batch in batches:
             if batch.num_rows == 0:
                 continue
-            if stage is None:
-                stage = _Stage(exchanges(), batch.column("__partition")[0].as_py())
+            task = batch.column("__partition")[0].as_py()
+            if stage is None or stage.task != task:
+                if stage is not None:
+                    yield from stage.close()
+                stage = _Stage(exchanges(), task, attempt())
             stage.add(batch)
         if stage is not None:
             yield from stage.close()
@@ -149,7 +188,7 @@ def stager(exchanges: Exchanges) -> ArrowFunction:
 class _Stage:
     """One attempt of one task's rows."""
 
-    def __init__(self, exchange: Exchange, task: int) -> None:
+    def __init__(self, exchange: Exchange, task: int, attempt: int) -> None:
         if task >= len(exchange.sockets):
             raise InvalidConfig(
                 "source has more partitions than the query has tasks",
@@ -158,27 +197,26 @@ class _Stage:
                 tasks=len(exchange.sockets),
                 hint="deploy the query under another name",
             )
-        context = TaskContext.get()
-        if context is None:
-            raise InvariantBroken("stage runs outside of a Spark task")
-        self._task, self._exchange = task, exchange
-        self._attempt, self._dead = context.taskAttemptId(), 0
+        self.task, self._exchange = task, exchange
+        self._attempt, self._dead = attempt, 0
         self._client = exchange.client(task)
         self._writing = self._begin()
 
     def _begin(self) -> Writing | None:
         """The stream to write to, at the version that the task stands at; None if the batch is committed already."""
-        reading = self._exchange.read(self._client, self._task)
+        reading = self._exchange.read(self._client, self.task)
         if reading.already:
             return None
         _, token = reading.states(pa.array([], pa.binary()))
         reading.close()
-        return self._exchange.write(self._client, self._task, attempt=self._attempt, token=token)
+        return self._exchange.write(self._client, self.task, attempt=self._attempt, token=token)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Stage rows, which must all be of one source partition."""
-        if pc.any(pc.not_equal(rows.column("__partition"), self._task)).as_py():
-            raise InvariantBroken("a spark task read two source partitions", task=self._exchange.task_name(self._task))
+        if pc.any(pc.not_equal(rows.column("__partition"), self.task)).as_py():
+            raise InvariantBroken(
+                "rows of two source partitions came at once", task=self._exchange.task_name(self.task)
+            )
         if self._writing is not None:
             self._writing.add(_staged_rows(rows))
             self._dead += len(rows) - rows.column("__dead").null_count
@@ -188,7 +226,7 @@ class _Stage:
         if self._writing is not None:
             rows = self._writing.close()
             reach("worker.staged")
-            yield result(self._task, self._attempt, max(0, rows - self._dead))
+            yield result(self.task, self._attempt, max(0, rows - self._dead))
         self._client.close()
 
 

@@ -1,10 +1,11 @@
 """A small batch, computed by the driver itself: Spark takes as long for two records as for some thousands.
 
     parts ─► decode, combine ─► key, task ─► of each task: group, READ, update, WRITE
+    parts ─► decode, project ──────────────► of each task: WRITE
 
 The functions are those that Spark's workers run, over the same records, and so the result is the same. It is only for
-plans whose keys workers update (`update.py`). Nothing here needs the JVM: a restarted driver computes small batches
-while that one starts.
+plans whose keys workers update (`update.py`), or whose rows they project (`project.py`). Nothing here needs the JVM: a
+restarted driver computes small batches while that one starts.
 """
 
 from __future__ import annotations
@@ -15,13 +16,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipelines.engine.combine import Combine
-from pipelines.engine.decode import Count, decoder
-from pipelines.engine.exchange import ArrowFunction, Exchange, Place, Tasked
+from pipelines.engine.decode import Count
+from pipelines.engine.exchange import ArrowFunction, Exchange, Exchanges, Place, Tasked
 from pipelines.engine.input import Part
 from pipelines.engine.job import StagedBatch, TaskResult
-from pipelines.engine.shuffle import Shuffle
-from pipelines.plan import Query
 
 # Of all that is computed here. Spark's own count from 0, and of one driver a batch is computed here once.
 ATTEMPT = -1
@@ -29,19 +27,21 @@ ATTEMPT = -1
 
 @dataclass(frozen=True)
 class SmallBatches:
-    """How the small batches of one plan are computed. `step` gives the whole of a task for where it runs."""
+    """How the small batches of one plan are computed.
 
-    query: Query
-    combine: Combine
-    shuffle: Shuffle
-    step: Callable[[Callable[[], Exchange], Tasked], ArrowFunction]
+    by_task: the rows of a part of the input, with their tasks.
+    step: the whole of a task, for where it runs.
+    """
+
+    by_task: Callable[[Part, Count], Iterator[tuple[int, pa.RecordBatch]]]
+    step: Callable[[Exchanges, Tasked], ArrowFunction]
 
     def run(self, parts: Sequence[Part], exchange: Exchange) -> StagedBatch:
         """Stage the batch. Raises what fails."""
         counted: list[tuple[int, int, int]] = []
         tasks: dict[int, list[pa.RecordBatch]] = {}
         for part in parts:
-            for task, rows in self._by_task(part, lambda *counts: counted.append(counts)):
+            for task, rows in self.by_task(part, lambda *counts: counted.append(counts)):
                 tasks.setdefault(task, []).append(rows)
         results: tuple[TaskResult, ...] = ()
         if tasks:
@@ -50,12 +50,6 @@ class SmallBatches:
                 results = tuple(result for staged in found for result in staged.result())
         records, bad, read_bytes = (sum(each) for each in zip((0, 0, 0), *counted, strict=True))
         return StagedBatch(records, bad, results, read_bytes, by_spark=False)
-
-    def _by_task(self, part: Part, count: Count) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Combined rows of one part, with their tasks."""
-        decode = self.combine.after(decoder(self.query.source, self.combine.needs_raw, count, None))
-        for rows in decode(part.records()):
-            yield from self.shuffle.by_task(rows)
 
     def _stage(self, exchange: Exchange, task: int, rows: list[pa.RecordBatch]) -> list[TaskResult]:
         step = self.step(lambda: exchange, lambda: Place(task, ATTEMPT))

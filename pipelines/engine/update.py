@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.engine.columnar import Columnar, columnar
+from pipelines.engine.columnar import Columnar, columnar, condition
 from pipelines.engine.combine import MERGES, combine_of
 from pipelines.engine.decode import arrow_type
 from pipelines.engine.jsontext import json_objects
@@ -132,9 +132,9 @@ def update_of(query: Query) -> Update | None:
         return None
     types = {key.name: arrow_type(key.type) for key in query.group_by}
     types |= {aggregate.name: arrow_type(aggregate.type) for aggregate in query.aggregates}
-    having = None if query.having is None else columnar(query.having, types)
+    having = None if query.having is None else condition(query.having, types)
     outputs = tuple((output.name, columnar(output.expression, types)) for output in query.outputs)
-    if (query.having is not None and (having is None or having.type != pa.bool_())) or not outputs:
+    if (query.having is not None and having is None) or not outputs:
         return None
     known = tuple((name, found) for name, found in outputs if found is not None)
     if len(known) < len(outputs):

@@ -298,6 +298,14 @@ EXPRESSIONS = [
     "(`I` + `B` IS NULL) OR `T` IS NOT NULL",
     "CASE WHEN `I` > 3 THEN `I` WHEN `F` THEN `B` ELSE 0 END",
     "case when (`F` and `I` > `B`) then 1 else 2 end",
+    "`I` > (-4) AND `B` <> (-4611686018427387904L) OR `I` % (-3) = (-1)",
+    "`B` + 2147483648L * 2",
+    "`I` * 3L",
+    "`T` = `T`",
+    "`T` = 'a' OR `T` <> ''",
+    "(`T` < 'b') AND `T` >= 'B' AND NOT `T` > 'é'",
+    "CASE WHEN `F` THEN `T` WHEN `I` > 2 THEN 'more' ELSE '' END",
+    "'a '",
 ]
 
 
@@ -305,7 +313,7 @@ EXPRESSIONS = [
 def test_an_expression_is_what_spark_makes_of_it(spark: SparkSession, text: str) -> None:
     numbers = [None, 0, 1, -1, 3, 4, -7, 2**31 - 1, -(2**31)]
     longs = [*numbers, 2**63 - 1, -(2**63), 2**62]
-    rows = [(i, b, f, t) for i in numbers for b in longs for f in (None, True, False) for t in (None, "a")]
+    rows = [(i, b, f, t) for i in numbers for b in longs for f in (None, True, False) for t in (None, "", "a", "é")]
     schema = pa.schema([("I", pa.int32()), ("B", pa.int64()), ("F", pa.bool_()), ("T", pa.string())])
     columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -318,7 +326,7 @@ def test_an_expression_is_what_spark_makes_of_it(spark: SparkSession, text: str)
     assert expected == column.to_pylist()
     assert (
         spark.createDataFrame([], frame.schema).selectExpr(text).schema[0].dataType.simpleString()
-        == ({pa.int32(): "int", pa.int64(): "bigint", pa.bool_(): "boolean"}[found.type])
+        == ({pa.int32(): "int", pa.int64(): "bigint", pa.bool_(): "boolean", pa.string(): "string"}[found.type])
     )
 
 
@@ -330,7 +338,12 @@ def test_an_expression_is_what_spark_makes_of_it(spark: SparkSession, text: str)
         "`I` `B`",
         "I",
         "upper(`T`)",
-        "`T` = `T`",
+        "`T` = 1",
+        "`T` = `F`",
+        "`T` + 'a'",
+        "'it''s'",
+        "'\\'",
+        "'\\n'",
         "`F` + 1",
         "`I` AND `F`",
         "`B` div `I`",
@@ -339,13 +352,19 @@ def test_an_expression_is_what_spark_makes_of_it(spark: SparkSession, text: str)
         "`B` % `I`",
         "-`I`",
         "1.5",
-        "'a'",
+        "1D",
         "9223372036854775808",
+        "(-2147483648)",
+        "(-9223372036854775808)",
+        "(-`I`)",
+        "(-1 + `I`)",
+        "`B` div (-1)",
+        "`B` % (-1)",
         "CAST(`B` AS INT)",
         "CAST(`T` AS BIGINT)",
         "CASE WHEN `F` THEN `I` END",
         "CASE `I` WHEN 1 THEN 2 ELSE 3 END",
-        "CASE WHEN `F` THEN `T` ELSE `T` END",
+        "CASE WHEN `F` THEN `T` ELSE `I` END",
         "`I` = `I` = `F`",
         "(`I`",
         "NULL",
