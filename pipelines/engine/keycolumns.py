@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 # The KAFKA format's numbers as numpy reads them: see `kafka_format.py`.
-_NUMBERS = {"int": np.dtype(">i4"), "bigint": np.dtype(">i8"), "double": np.dtype(">f8")}
+_NUMBERS: dict[str, np.dtype[Any]] = {"int": np.dtype(">i4"), "bigint": np.dtype(">i8"), "double": np.dtype(">f8")}
 _WHOLE = {"int": pa.int32(), "bigint": pa.int64()}
 # JSON texts that say what they mean: no escapes, and so few digits that they fit.
 _JSON_TEXT = r'^"[^"\\\x00-\x1f]*"$'
@@ -51,4 +53,4 @@ def _json(keys: pa.StringArray, type_: str) -> pa.Array | None:
 
 def _all(flags: pa.BooleanArray) -> bool:
     """Whether each that is not null is true."""
-    return flags.true_count + flags.null_count == len(flags)
+    return bool(flags.true_count + flags.null_count == len(flags))
