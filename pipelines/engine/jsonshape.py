@@ -31,7 +31,9 @@ Bools = npt.NDArray[np.bool_]
 
 # More may be too large for 64 bits.
 _DIGITS_MAX = 18
-_FIELD = re.compile(rb'(\s*"([^"\\\x00-\x1f]*)"\s*:\s*)(?:(-?[0-9]+|null)|"([^"\\]*)")(\s*)([,}])')
+# JSON's white space; that of regular expressions has more.
+_S = rb"[ \t\n\r]*"
+_FIELD = re.compile(rb'(%b"([^"\\\x00-\x1f]*)"%b:%b)(?:(-?[0-9]+|null)|"([^"\\]*)")(%b)([,}])' % (_S, _S, _S, _S))
 _QUOTE, _MINUS, _ZERO, _NINE, _SPACE, _ESCAPE = b'"-09 \\'
 _NULL = np.frombuffer(b"null", np.uint8)
 _ASCII_MAX = 127

@@ -11,6 +11,7 @@ their order.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,23 +41,36 @@ class Project:
     def results(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Decoded rows with their partition, as the rows that WRITE takes: what `ProjectionJob.project` gives."""
         errors = rows.column("__error")
+        all_good = errors.null_count == len(errors)
         if self.where is not None:
             shown = self.where.column(rows).fill_null(False)
-            if errors.null_count < len(errors):
+            if all_good:
+                rows = rows.select(self._named)
+            else:
                 shown = pc.if_else(errors.is_valid(), pc.not_equal(errors, NULL_VALUE), shown)
             rows = rows.filter(shown)
-            errors = rows.column("__error")
         key, value = self._key(rows), json_objects([(name, found.column(rows)) for name, found in self.outputs])
-        dead = pa.nulls(len(errors), pa.string())
-        if errors.null_count < len(errors):
-            good, failed = errors.is_null(), pc.not_equal(errors, NULL_VALUE).fill_null(False)
-            keyed = good if self.value_keyed else pc.invert(failed)
-            key, value = _where(keyed, key), _where(good, value)
-            dead = pc.replace_with_mask(
-                dead, failed, dead_letters(errors.filter(failed), rows.column("__raw").filter(failed))
-            )
+        dead = pa.nulls(rows.num_rows, pa.string())
+        if not all_good:
+            key, value, dead = self._without_bad(rows, key, value)
         columns = [key, value, dead, rows.column("ROWTIME"), rows.column("__partition")]
         return pa.RecordBatch.from_arrays(columns, names=["__key", "__value", "__dead", "__time", "__partition"])
+
+    @cached_property
+    def _named(self) -> list[str]:
+        """The columns that rows which are not bad are projected from."""
+        named = frozenset().union(*(each.names for each in (*self.keys, *(found for _, found in self.outputs))))
+        return sorted(named | {"ROWTIME", "__partition"})
+
+    def _without_bad(
+        self, rows: pa.RecordBatch, key: pa.BinaryArray, value: pa.BinaryArray
+    ) -> tuple[pa.BinaryArray, pa.BinaryArray, pa.StringArray]:
+        """Key and value of the rows that have them, and the dead letters of the bad ones. A null value is a result."""
+        errors = rows.column("__error")
+        good, failed = errors.is_null(), pc.not_equal(errors, NULL_VALUE).fill_null(False)
+        letters = dead_letters(errors.filter(failed), rows.column("__raw").filter(failed))
+        dead = pc.replace_with_mask(pa.nulls(len(errors), pa.string()), failed, letters)
+        return _where(good if self.value_keyed else pc.invert(failed), key), _where(good, value), dead
 
     def _key(self, rows: pa.RecordBatch) -> pa.BinaryArray:
         """The keys; none where all parts are null."""

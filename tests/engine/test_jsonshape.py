@@ -124,6 +124,9 @@ def is_utf8(value: bytes) -> bool:
         b'{"n":{"n":1}}',
         b'{"n":1}{"n":1}',
         b'{"\\u006e":1}',
+        b'{\x0b"n":1}',
+        b'{"n"\x0c:1}',
+        b'{"n":1\x0b}',
     ],
 )
 def test_what_has_no_shape(value: bytes) -> None:
