@@ -185,7 +185,7 @@ WORKLOADS: dict[str, Workload] = {
             "high",
             Draw(auctions=10_000),
             bids.high_bids,
-            size=9_000_000,
+            size=16_000_000,
         ),
         Flights(
             "flights",
