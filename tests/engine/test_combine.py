@@ -202,21 +202,11 @@ def test_results_are_those_of_the_rows_themselves(spark: SparkSession, name: str
     @settings(max_examples=12, deadline=None)
     @given(PARTS)
     def same(parts: list[list[list[bytes | None]]]) -> None:
-        assert results(spark, plain, parts) == results(spark, combined, parts)
-
-    same()
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [name for name in QUERIES if name.startswith("updated")])
-def test_a_small_batch_without_spark_has_the_results_of_spark(spark: SparkSession, name: str) -> None:
-    job = BatchJob(query_of(QUERIES[name]))
-    plain = BatchJob(job.query, combine=False)
-
-    @settings(max_examples=12, deadline=None)
-    @given(PARTS)
-    def same(parts: list[list[list[bytes | None]]]) -> None:
-        assert results(spark, plain, parts) == small_results(job, parts)
+        expected = results(spark, plain, parts)
+        assert expected == results(spark, combined, parts)
+        if combined.small is not None:
+            # Without Spark, as well.
+            assert expected == small_results(combined, parts)
 
     same()
 
