@@ -4,6 +4,7 @@ PYTHON ?= python3
 UV_VERSION := 0.13.9
 VENV := .venv
 BIN := $(VENV)/bin
+PROCESSES ?= 2
 UV := $(VENV)/tools/bin/uv
 READY := $(VENV)/.ready
 CODE := statestore pipelines ops infra tests docs/examples
@@ -37,8 +38,9 @@ demo: setup ## run the main job on real flights, kill it twice, compare every re
 
 # On a machine that is busy otherwise a wait may be too short: what fails runs once more, and the summary says so.
 # In tests/crash that is so for time limits alone.
+# Two files at a time, in their order, so that those of few and long tests are not the last: a third of the time is waiting.
 test: setup ## run the tests (slow ones: make slow, make crash)
-	@$(BIN)/python -m pytest --reruns 1 $(TESTS)
+	@$(BIN)/python -m pytest --reruns 1 --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 slow: setup ## run the long proofs: state machines of 10,000 steps, hundreds of random kills (others: make crash)
 	@$(BIN)/python -m pytest -m slow --timeout 3600 --ignore tests/crash --ignore tests/ops/test_dagster_killed.py $(TESTS)
