@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from statestore.compiled import compiled, fixed, inlined, memcpy
 from statestore.errors import InvariantBroken
-from statestore.fields import Bools, Field, column_of, held, nulls_of
+from statestore.fields import Bools, Ends, Field, column_of, held, nulls_of
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
@@ -21,11 +21,15 @@ Places = npt.NDArray[np.int64]
 # What Jackson escapes, and how.
 _ESCAPES = {code: f"\\u{code:04X}" for code in range(0x20)}
 _ESCAPES |= {ord(char): f"\\{letter}" for char, letter in zip('"\\\b\f\n\r\t', '"\\bfnrt', strict=True)}
-_MINUS, _ZERO, _NULL = ord("-"), np.uint64(ord("0")), b"null"
+_MINUS, _ZERO, _NULL, _BACKSLASH = ord("-"), np.uint64(ord("0")), b"null", ord("\\")
 # Of 64 bits.
 _DIGITS_MAX = 19
 _ONE, _TEN = np.uint64(1), np.uint64(10)
 _SPECIAL = r'["\\\x00-\x1f]'
+# Of each byte how long it is when it is written, and the letter behind the backslash where that is two.
+_SIZES = np.array([len(_ESCAPES.get(byte, ".")) for byte in range(256)], np.int64)
+_LETTERS = np.array([ord(_ESCAPES.get(byte, "..")[1]) for byte in range(256)], np.uint8)
+_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
 def json_objects(fields: Sequence[tuple[str, pa.Array]]) -> pa.BinaryArray:
@@ -38,9 +42,7 @@ def json_objects(fields: Sequence[tuple[str, pa.Array]]) -> pa.BinaryArray:
     for column in columns:
         column.measure(ends[1:])
     ends = ends.cumsum()
-    if ends[-1] > np.iinfo(np.int32).max:
-        raise InvariantBroken("results are larger than a column can hold", bytes=int(ends[-1]))
-    text, places = np.empty(int(ends[-1]), np.uint8), ends[:-1].copy()
+    text, places = np.empty(_size(ends), np.uint8), ends[:-1].copy()
     for column in columns:
         column.write(places, text)
     text[places] = ord("}")
@@ -161,11 +163,55 @@ def json_texts(column: pa.Array) -> pa.StringArray:
         return column.cast(pa.string())
     special = pc.match_substring_regex(column, _SPECIAL)
     if special.true_count:
-        escaped = [text.translate(_ESCAPES) for text in column.filter(special).to_pylist()]
-        column = pc.replace_with_mask(column, special.fill_null(False), pa.array(escaped, pa.string()))
+        column = _escaped(column)
     return pc.binary_join_element_wise('"', column, '"', "")
+
+
+def _escaped(column: pa.StringArray) -> pa.StringArray:
+    """The texts as they stand between quotation marks."""
+    _, raw, written = column.buffers()
+    ends = fixed(np.frombuffer(raw, np.int32)[column.offset : column.offset + len(column) + 1])
+    data = fixed(np.frombuffer(written, np.uint8))
+    places = np.zeros(len(column) + 1, np.int64)
+    _measure_escaped(data, ends, places[1:])
+    places = places.cumsum()
+    text = np.empty(_size(places), np.uint8)
+    _write_escaped(data, ends, text)
+    return column_of(pa.py_buffer(text), places.astype(np.int32), nulls_of(column)).view(pa.string())
+
+
+@compiled
+def _measure_escaped(data: Bytes, ends: Ends, sizes: Places) -> None:
+    for row in range(len(sizes)):
+        for at in range(ends[row], ends[row + 1]):
+            sizes[row] += _SIZES[data[at]]
+
+
+@compiled
+def _write_escaped(data: Bytes, ends: Ends, text: Bytes) -> None:
+    """All texts, one after the other."""
+    to = 0
+    for at in range(ends[0], ends[-1]):
+        byte = data[at]
+        size = _SIZES[byte]
+        if size == 1:
+            text[to] = byte
+        else:
+            text[to], text[to + 1] = _BACKSLASH, _LETTERS[byte]
+            if size > 2:  # \u and four digits
+                text[to + 2] = text[to + 3] = _HEX[0]
+                text[to + 4], text[to + 5] = _HEX[byte >> 4], _HEX[byte & 15]
+        to += size
+
+
+def _size(places: Places) -> int:
+    """How many bytes end at the last of these places. Raises `InvariantBroken` if a column cannot hold them."""
+    size = int(places[-1])
+    if size > np.iinfo(np.int32).max:
+        raise InvariantBroken("results are larger than a column can hold", bytes=size)
+    return size
 
 
 def ready() -> None:
     """Have the machine code of all loops."""
-    json_objects([("n", pa.array([1])), ("t", pa.array(["t"]))])
+    json_objects([("n", pa.array([1])), ("t", pa.array(['"']))])

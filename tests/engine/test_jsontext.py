@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.engine.jsontext import json_objects
+from pipelines.engine.jsontext import json_objects, json_texts
 
 ROWS = st.lists(
     st.tuples(
@@ -34,3 +34,12 @@ def test_objects_say_what_the_columns_say(rows: list[tuple[object, ...]]) -> Non
     expected = [dict(zip(NAMES, row, strict=True)) for row in rows]
     found = [json.loads(text) for text in json_objects(list(zip(NAMES, columns, strict=True))).to_pylist()]
     assert expected == found
+
+
+def test_texts_are_escaped_as_jackson_escapes_them() -> None:
+    short = dict(zip('\b\f\n\r\t"\\', 'bfnrt"\\', strict=True))
+    for char in map(chr, range(0x80)):
+        written = f"\\{short[char]}" if char in short else f"\\u{ord(char):04X}" if char < " " else char
+        column = pa.array(["cut", None, f"ü{char}", "", char * 3, "plain"]).slice(1)
+        expected = [None, f'"ü{written}"', '""', f'"{written * 3}"', '"plain"']
+        assert expected == json_texts(column).to_pylist()
