@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from pipelines import kafka_format
 from pipelines.deploy import DeployedQuery, deployed_queries
-from pipelines.engine.decode import arrow_type
+from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.merge import state_parts
 from pipelines.engine.statecodec import StateCodec
 from pipelines.engine.values import key_reader

@@ -68,6 +68,9 @@ class Settings(BaseSettings):
         30_000,
         description="a batch of no more is computed by the driver itself, without a Spark job, where a query allows it",
     )
+    small_batch_bytes: Annotated[int, Field(gt=0)] = Field(
+        64 * 1024 * 1024, description="and of no more bytes of values, since its driver holds all of them"
+    )
     target_batch_s: Annotated[float, Field(gt=0)] = Field(
         1.0, description="time a batch shall take while there is more input than that"
     )

@@ -89,7 +89,8 @@ class Planned:
 
     `lost` are source records that were deleted before they were read, and that an operator has given up. `refused` are
     in the plan because a batch that runs again must leave out the same records. A batch with `recompute` takes no input:
-    its `ranges` are empty, and say where the stream stands.
+    its `ranges` are empty, and say where the stream stands. `restarts` counts drivers that began it again without Spark:
+    what ended one may end the next.
     """
 
     batch: int
@@ -98,6 +99,7 @@ class Planned:
     lost: tuple[Range, ...] = ()
     refused: tuple[Refused, ...] = ()
     recompute: Recompute | None = None
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,9 @@ class BatchesLog:
             ranges, lost = (tuple(Range(**r) for r in fields.get(name, ())) for name in ("ranges", "lost"))
             refused = tuple(Refused(**r) for r in fields.get("refused", ()))
             recompute = _recompute(fields.get("recompute"))
-            planned = Planned(fields["batch"], fields["plan"], ranges, lost, refused, recompute)
+            planned = Planned(
+                fields["batch"], fields["plan"], ranges, lost, refused, recompute, fields.get("restarts", 0)
+            )
         return DriverLog(
             epoch=newest[DRIVER].offset if DRIVER in newest else -1,
             planned=planned,

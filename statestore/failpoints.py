@@ -46,6 +46,8 @@ DRIVER_POINTS = (
 )
 # Of a Spark worker: the server has the whole attempt, and Spark does not know it yet.
 WORKER_POINTS = ("worker.staged",)
+# Met only where a driver computes a batch itself.
+SMALL_POINTS = ("driver.small",)
 # Met only where a period is computed again.
 RECOMPUTE_POINTS = ("driver.recomputed",)
 # Of a run that archives a topic.
@@ -161,6 +163,7 @@ PROGRAM_POINTS = (
     "program.applied",
 )
 ALL_POINTS = (
+    *SMALL_POINTS,
     *REFUSE_POINTS,
     *RECOMPUTE_POINTS,
     *ARCHIVE_POINTS,

@@ -8,8 +8,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr
 
+from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.combine import Combine, combine_of
-from pipelines.engine.decode import Count, Decoder, Reasons, arrow_type, decoded_ddl, decoder
+from pipelines.engine.decode import Count, Decoder, Reasons, decoded_ddl, decoder
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchanges, Tasked, reader, without_states, writer
 from pipelines.engine.input import Input, Part
 from pipelines.engine.job import Job

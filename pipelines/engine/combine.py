@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.columnar import Columnar, columnar, condition
-from pipelines.engine.decode import RAW, RAW_DDL, Decoder, arrow_type
+from pipelines.engine.decode import RAW, RAW_DDL, Decoder
 from pipelines.engine.merge import COMBINED, GROUPED, Part, state_parts
 from pipelines.engine.records import Records
 from pipelines.plan import GroupKey, Query, Source

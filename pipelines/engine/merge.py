@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pipelines.engine.decode import NULL_VALUE
+from pipelines.engine.blockvalues import NULL_VALUE
 from pipelines.engine.encode import key_fields_bytes, value_bytes
 from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, GroupKey, Query
 from pipelines.sql.names import WINDOW_BOUNDS

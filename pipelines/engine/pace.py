@@ -75,6 +75,10 @@ class Pace:
         """Whether so many offsets may be more bytes than the bound, and nothing is known of the records' size yet."""
         return self._record_bytes is None and offsets * _LARGEST_BYTES > self._bounds.bytes
 
+    def bytes_of(self, offsets: int) -> float:
+        """How many bytes of values so many offsets have, by what is known of the records' size; 0 where nothing is."""
+        return offsets * (self._record_bytes or 0)
+
     def expect(self, record_bytes: float | None) -> None:
         """Take this for the size of a record's value until a batch has shown it; None for the largest there is."""
         self._record_bytes = _LARGEST_BYTES if record_bytes is None else record_bytes

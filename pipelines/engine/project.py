@@ -16,10 +16,10 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.engine.blockvalues import NULL_VALUE
 from pipelines.engine.columnar import Columnar, columnar, condition
 from pipelines.engine.combine import KEY_FORMATS, KEYS, expression_types, group_column
 from pipelines.engine.deadletters import dead_letters
-from pipelines.engine.decode import NULL_VALUE
 from pipelines.engine.jsontext import json_objects
 from pipelines.engine.keybytes import KeyBytes, key_bytes_of
 from pipelines.plan import Query

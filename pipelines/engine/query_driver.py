@@ -181,11 +181,16 @@ class QueryDriver:
         if plan is None:
             raise Unrecoverable("plan of an unfinished batch is missing", plan=planned.plan, batch=planned.batch)
         self._log.info("finishing planned batch", batch=planned.batch)
+        query = query_from_json(plan)
+        if self._stager.is_small(query, planned):
+            # Noted before it is tried: should this process end of it as well, the next one leaves it to Spark.
+            planned = replace(planned, restarts=planned.restarts + 1)
+            self._plan(planned)
         with self._traced(planned):
             if planned.recompute is not None:
-                self._recompute(query_from_json(plan), planned)
+                self._recompute(query, planned)
             else:
-                self._run(query_from_json(plan), planned, time.monotonic())
+                self._run(query, planned, time.monotonic())
 
     def _traced(self, planned: Planned) -> AbstractContextManager[object]:
         at = {"pipeline": self.deployed.pipeline, "query": self.query.name}
@@ -202,15 +207,17 @@ class QueryDriver:
         """3 to 6, again until the batch is done or the attempts are used up. What lies before `ends` may begin meanwhile."""
         attempts = self._settings.batch_attempts
         poisoned = False
-        for attempt in range(1, attempts + 1):
+        small = self._pace.bytes_of(count_offsets(planned.ranges)) <= self._settings.small_batch_bytes
+        small = small and self._stager.is_small(query, planned)
+        # The one before the first is without Spark: what fails there is tried with it as often as ever.
+        for attempt in range(0 if small else 1, attempts + 1):
             if self._aborted.is_set():
                 raise _BatchAborted
             try:
                 if poisoned:
                     planned, poisoned = self._refuse(query, planned), False
                 with self._traces.span("stage", batch=planned.batch, attempt=attempt):
-                    # What fails without Spark is tried with it.
-                    begun = self._ahead.take(planned) or (self._stager.small(query, planned) if attempt == 1 else None)
+                    begun = self._ahead.take(planned) or (None if attempt else self._stager.small(query, planned))
                     staged = begun or self._stager.stage(query, planned)
                 self._begin_next(planned, staged, ends)
                 commit_started = time.monotonic()

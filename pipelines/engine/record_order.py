@@ -21,8 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.changes import HALF, UNDONE, Changes
-from pipelines.engine.decode import arrow_type
 from pipelines.engine.lists import lists
 from pipelines.engine.merge import MERGED, ROW, ROW_STATE, STORED, Part, state_parts
 from pipelines.engine.runs import Bools, Runs, by_offset, running, squares

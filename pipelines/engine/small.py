@@ -25,6 +25,10 @@ from pipelines.engine.job import StagedBatch, TaskResult
 ATTEMPT = -1
 
 
+class TooLarge(Exception):
+    """A batch of few records has more bytes than a driver should hold."""
+
+
 @dataclass(frozen=True)
 class SmallBatches:
     """How the small batches of one plan are computed.
@@ -36,12 +40,18 @@ class SmallBatches:
     by_task: Callable[[Part, Count], Iterator[tuple[int, pa.RecordBatch]]]
     step: Callable[[Exchanges, Tasked], ArrowFunction]
 
-    def run(self, parts: Sequence[Part], exchange: Exchange) -> StagedBatch:
-        """Stage the batch. Raises what fails."""
+    def run(self, parts: Sequence[Part], exchange: Exchange, *, most_bytes: int) -> StagedBatch:
+        """Stage the batch. Raises what fails, and `TooLarge` if its values are more bytes; then nothing is staged."""
         counted: list[tuple[int, int, int]] = []
         tasks: dict[int, list[pa.RecordBatch]] = {}
+
+        def count(records: int, bad: int, read_bytes: int) -> None:
+            counted.append((records, bad, read_bytes))
+            if sum(found for _, _, found in counted) > most_bytes:
+                raise TooLarge(f"small batch has more than {most_bytes} bytes")
+
         for part in parts:
-            for task, rows in self.by_task(part, lambda *counts: counted.append(counts)):
+            for task, rows in self.by_task(part, count):
                 tasks.setdefault(task, []).append(rows)
         results: tuple[TaskResult, ...] = ()
         if tasks:

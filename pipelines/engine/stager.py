@@ -27,6 +27,7 @@ from pipelines.engine.jobs import job_of
 from pipelines.engine.recompute import Compared, RecomputeJob
 from pipelines.engine.recomputing import period_of
 from pipelines.engine.servers import StoreServers
+from pipelines.engine.small import TooLarge
 from pipelines.engine.source import SourceTopic
 from pipelines.plan import Query
 from pipelines.settings import Settings
@@ -35,6 +36,8 @@ from statestore.errors import Fenced, Unavailable
 from statestore.failpoints import reach
 
 log = structlog.get_logger()
+# How often a batch is begun again without Spark by a driver that finds it unfinished.
+_RESTARTS_MAX = 1
 
 
 class Stager:
@@ -48,6 +51,7 @@ class Stager:
         self.compared = Compared()
         self._query = deployed.query
         self._small_records = settings.small_batch_records
+        self._small_bytes = settings.small_batch_bytes
         self._source = source
         self._servers = servers
         self._jobs: dict[str, Job] = {}
@@ -117,16 +121,24 @@ class Stager:
         reach("driver.job-done")
         return staged
 
+    def is_small(self, query: Query, planned: Planned) -> bool:
+        """Whether the batch is tried without Spark first."""
+        if planned.refused or planned.recompute is not None or planned.restarts > _RESTARTS_MAX:
+            return False
+        return 0 < count_offsets(planned.ranges) <= self._small_records and self._job(query, planned).small is not None
+
     def small(self, query: Query, planned: Planned) -> StagedBatch | None:
-        """A small batch, without Spark; None where it has to be Spark. What goes wrong is `Unavailable`."""
-        size = count_offsets(planned.ranges)
-        if not 0 < size <= self._small_records or planned.refused or planned.recompute is not None:
-            return None
+        """Without Spark; None where the records are more bytes than a driver should hold. What goes wrong is `Unavailable`."""
         small = self._job(query, planned).small
-        if small is None:
-            return None
+        assert small is not None
+        reach("driver.small")
         try:
-            staged = small.run(self._source.parts(planned.ranges), self._exchange(planned))
+            staged = small.run(
+                self._source.parts(planned.ranges), self._exchange(planned), most_bytes=self._small_bytes
+            )
+        except TooLarge as error:
+            self._log.info("left to spark", batch=planned.batch, error=str(error))
+            return None
         except (Fenced, Unavailable):
             raise
         except Exception as error:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.columnar import Columnar, columnar, condition
 from pipelines.engine.combine import MERGES, combine_of
-from pipelines.engine.decode import arrow_type
 from pipelines.engine.jsontext import json_objects
 from pipelines.engine.merge import COMBINED, GROUPED, MERGED, PARTIAL, STORED, Part, state_parts
 from pipelines.plan import Aggregate, Query

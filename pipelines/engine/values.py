@@ -24,6 +24,8 @@ Reader = Callable[[bytes], Row]
 # As many digits as a decimal may have; Python's own limit is lower.
 _DIGITS = Context(prec=PRECISION_MAX)
 _BITS = {"int": 31, "date": 31, "time": 31, "bigint": 63, "timestamp": 63}
+# Of any whole number that fits 64 bits. 1e999999999 is a short text, and its digits are not written out.
+_EXPONENT_MAX = 18
 
 
 def value_reader(source: Source, columns: Sequence[Column]) -> Reader:
@@ -49,7 +51,10 @@ def _reader(form: str, delimiter: str, columns: Sequence[Column], *, wrapped: bo
 
 
 def _json(raw: bytes) -> Any:
-    return json.loads(raw, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=fields_once)
+    # Given bytes, it would take UTF-16 and half pairs of surrogates, too. A byte order mark may be ignored (RFC 8259).
+    return json.loads(
+        raw.decode("utf-8-sig"), parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=fields_once
+    )
 
 
 def fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -67,9 +72,24 @@ def _no_constant(text: str) -> Any:
 def _fields(value: Any, names: Sequence[str], types: Sequence[SqlType]) -> Row:
     if not isinstance(value, dict):
         raise ValueError("value is not a JSON object")  # noqa: TRY004  # it is data
-    upper = {name.upper(): field for name, field in value.items()}
-    found = (value[name] if name in value else upper.get(name.upper()) for name in names)
+    spellings: dict[str, list[str]] = {}
+    for name in value:
+        spellings.setdefault(name.upper(), []).append(name)
+    found = (_given(value, name, spellings.get(name.upper(), [])) for name in names)
     return [fitted(field, type_) for field, type_ in zip(found, types, strict=True)]
+
+
+def _given(value: dict[str, Any], name: str, spellings: list[str]) -> Any:
+    """What is given under the name: under the first of these spellings that has a value."""
+    if len(spellings) < 2:  # nothing to choose
+        return value[spellings[0]] if spellings else None
+    in_order = (*usual_spellings(name), *sorted(spellings))
+    return next((value[each] for each in in_order if value.get(each) is not None), None)
+
+
+def usual_spellings(name: str) -> list[str]:
+    """How a field is mostly written: as the statement says, in lower, in upper case; each once."""
+    return list(dict.fromkeys([name, name.lower(), name.upper()]))
 
 
 def _delimited(text: str, delimiter: str, types: Sequence[SqlType]) -> Row:
@@ -85,7 +105,7 @@ def fitted(value: Any, type_: SqlType) -> Any:
         return None
     kind = type_.kind
     if kind == "string":
-        return value if isinstance(value, str) else _text(value)
+        return _encodable(value if isinstance(value, str) else _text(value))
     if kind == "boolean":
         return _boolean(value)
     if kind in _BITS:
@@ -93,7 +113,7 @@ def fitted(value: Any, type_: SqlType) -> Any:
     if kind == "double":
         return float(_number(value))
     if kind == "decimal":
-        return _decimal(value, type_)
+        return whole_decimal(value, type_.precision, type_.scale)
     if kind == "bytes":
         return _bytes(value)
     return _nested(value, type_)
@@ -111,7 +131,13 @@ def _nested(value: Any, type_: SqlType) -> Any:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), default=_plain_number)
+    return json.dumps(value, separators=(",", ":"), default=_plain_number, ensure_ascii=False)
+
+
+def _encodable(text: str) -> str:
+    """The text itself. Raises ValueError for half a pair of surrogates, which JSON can say and UTF-8 cannot."""
+    text.encode()
+    return text
 
 
 def _plain_number(value: Decimal) -> float:
@@ -133,7 +159,10 @@ def _number(value: Any) -> Any:
 
 
 def _integer(value: Any, kind: str) -> int:
-    number = int(_number(value))
+    value = _number(value)
+    if isinstance(value, Decimal) and value.adjusted() > _EXPONENT_MAX:
+        raise ValueError(f"{value} is too large for {kind}")
+    number = int(value)
     if isinstance(value, float | Decimal) and number != value:
         raise ValueError(f"{value} is no whole number")
     bits = _BITS[kind]
@@ -142,11 +171,12 @@ def _integer(value: Any, kind: str) -> int:
     return number
 
 
-def _decimal(value: Any, type_: SqlType) -> Decimal:
+def whole_decimal(value: Any, precision: int, scale: int) -> Decimal:
+    """The number, or the text of one, with so many digits behind the point. Raises ValueError where digits would be lost."""
     number = Decimal(str(_number(value)))
-    fit = number.quantize(Decimal(1).scaleb(-type_.scale), ROUND_HALF_UP, _DIGITS)
-    if fit != number or len(fit.as_tuple().digits) > type_.precision:
-        raise ValueError(f"{value} does not fit {type_.sql}")
+    fit = number.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _DIGITS)
+    if fit != number or len(fit.as_tuple().digits) > precision:
+        raise ValueError(f"{value} does not fit DECIMAL({precision}, {scale})")
     return fit
 
 

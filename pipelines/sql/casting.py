@@ -77,6 +77,11 @@ def _from_string(text: str, target: SqlType) -> str:
             return f"unix_date(CAST({text} AS DATE))"
         case "time":
             return f"CAST(unix_millis(CAST(concat('1970-01-01T', {text}) AS TIMESTAMP)) AS INT)"
+        case "decimal":
+            # The JVM writes out the digits of 1e-999999999, which ends its process.
+            return (
+                f"CASE WHEN NOT {text} RLIKE '[eE][-+]?0*[1-9][0-9]{{3}}' THEN CAST({text} AS {target.ddl.upper()}) END"
+            )
     return f"CAST({text} AS {target.ddl.upper()})"
 
 

@@ -6,11 +6,12 @@ the next one. The input is seeded; the model is a dict. The canaries show that a
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from statestore.failpoints import DRIVER_POINTS, SERVER_POINTS, WORKER_POINTS, arm, is_armed
+from statestore.failpoints import DRIVER_POINTS, SERVER_POINTS, SMALL_POINTS, WORKER_POINTS, arm, is_armed
 from tests.crash.conftest import SMALL_BATCHES, Start
 from tests.support.feed import Feed, differences
 from tests.support.pipeline import PipelineUnderTest
@@ -85,6 +86,23 @@ def test_killed_anywhere_in_a_batch_without_spark_changes_nothing(deploy: Start,
     assert '"event": "staging"' in told
     # The JVM was launched, workers were started and the job was tried before any of them was needed.
     assert "step was not taken ahead" not in told
+
+
+def test_a_small_batch_that_has_ended_two_drivers_is_left_to_spark(deploy: Start, feed: Feed, points: Path) -> None:
+    pipeline = started(deploy, feed, small_batch_records=1_000)
+    assert '"event": "staging"' not in pipeline.log.read_text()
+    (point,) = SMALL_POINTS
+    arm(points, point)
+    feed.send(40)
+    pipeline.await_(f"{point} fires", lambda: not is_armed(points, point))
+    # The driver that takes up the batch meets it again.
+    arm(points, point)
+    pipeline.await_(f"{point} fires again", lambda: not is_armed(points, point))
+    pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
+    told = [json.loads(line) for line in pipeline.log.read_text().splitlines() if line.startswith("{")]
+    (taken_up,) = {entry["batch"] for entry in told if entry.get("event") == "finishing planned batch"}
+    assert [taken_up] == [entry["batch"] for entry in told if entry.get("event") == "staging"]
+    assert all_differences(pipeline, feed) == []
 
 
 # Every driver point costs a start of Spark: the short form takes those with the hardest outcomes.

@@ -22,26 +22,47 @@ BATCH_BYTES = 2_000_000
 TOLERANCE = 1.25
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("small", [0, 30_000])
-def test_batches_of_large_records_stay_within_their_bytes(
-    settings: Settings, kafka: str, unique: str, small: int
-) -> None:
-    create_topic(kafka, unique)
+def create_backlog(kafka: str, topic: str) -> None:
+    """Fifteen batches or more, which are there before the first."""
+    create_topic(kafka, topic)
     producer = ck.Producer({"bootstrap.servers": kafka})
-    # A backlog of fifteen batches or more, which is there before the first.
     for number in range(300):
         text = "x" * (95_000 + number * 7919 % 10_000)
-        producer.produce(unique, json.dumps({"id": number, "text": text}), partition=number % 4)
+        producer.produce(topic, json.dumps({"id": number, "text": text}), partition=number % 4)
         producer.poll(0)
     assert producer.flush(60) == 0
+
+
+def ways_of(pipeline: PipelineUnderTest) -> set[str]:
+    """How batches were staged."""
+    told = [json.loads(line).get("event") for line in pipeline.log.read_text().splitlines() if line.startswith("{")]
+    return {"staging", "staged without spark", "left to spark"}.intersection(told)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("small", "way"),
+    [
+        ({"small_batch_records": 0}, "staging"),
+        ({}, "staged without spark"),
+        # A sample has told the size of records before the first batch.
+        ({"small_batch_bytes": BATCH_BYTES // 2}, "staging"),
+    ],
+)
+def test_batches_of_large_records_stay_within_their_bytes(
+    settings: Settings, kafka: str, unique: str, small: dict[str, int], way: str
+) -> None:
+    create_backlog(kafka, unique)
     sizes: dict[int, list[int]] = defaultdict(list)
     for message in read_topic(kafka, unique):
         sizes[present(message.partition())].append(len(present(message.value())))
-    changed = {"max_bytes_per_batch": BATCH_BYTES, "small_batch_records": small}
+    changed = {"max_bytes_per_batch": BATCH_BYTES} | small
     pipeline = PipelineUnderTest(settings.model_copy(update=changed), unique, SQL.format(topic=unique))
     try:
         assert pipeline.run_until_end() == 0, pipeline.tail()
+        found = ways_of(pipeline)
+        assert way in found
+        assert "left to spark" not in found
         batches = [row.offsets for row in pipeline.registry.batches(pipeline=unique, limit=1_000)]
     finally:
         pipeline.close()
@@ -52,3 +73,19 @@ def test_batches_of_large_records_stay_within_their_bytes(
     assert max(taken) <= TOLERANCE * BATCH_BYTES
     # And no smaller than they need be.
     assert len(taken) <= 2 * sum(taken) / BATCH_BYTES
+
+
+@pytest.mark.timeout(600)
+def test_a_batch_of_few_and_large_records_is_left_to_spark(settings: Settings, kafka: str, unique: str) -> None:
+    create_backlog(kafka, unique)
+    # So few that they fit into a batch whatever their size is: no sample is taken.
+    pipeline = PipelineUnderTest(
+        settings.model_copy(update={"small_batch_bytes": BATCH_BYTES}), unique, SQL.format(topic=unique)
+    )
+    try:
+        assert pipeline.run_until_end() == 0, pipeline.tail()
+        assert {"left to spark", "staging"} == ways_of(pipeline)
+        counts = {message.key(): message.value() for message in read_topic(kafka, f"{unique}-counts")}
+    finally:
+        pipeline.close()
+    assert 300 == len(counts)

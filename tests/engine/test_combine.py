@@ -61,6 +61,7 @@ QUERIES = {
     "updated, having": f"""CREATE TABLE r WITH (key_format='json') AS SELECT k, b / 10 AS tens, {WHOLE} FROM s
       WHERE f OR i IS NULL GROUP BY k, b / 10 HAVING COUNT(*) > 1 AND MIN(i) < 3 EMIT CHANGES;""",
 }
+BYTES = 10_000_000
 RESULT = "key binary, value binary, dead string, time bigint, emit tinyint, state string"
 # What there is of keys, and of everything with nulls among it.
 KEYED: dict[str, st.SearchStrategy[Any]] = {
@@ -183,7 +184,9 @@ def small_results(job: BatchJob, parts: list[list[list[bytes | None]]]) -> list[
 
     assert job.small is not None
     small = replace(job.small, step=step)
-    staged = small.run([part(number, blocks) for number, blocks in enumerate(parts)], Exchange("r", 0, 0, ()))
+    staged = small.run(
+        [part(number, blocks) for number, blocks in enumerate(parts)], Exchange("r", 0, 0, ()), most_bytes=BYTES
+    )
     assert sum(len(block) for blocks in parts for block in blocks) == staged.records
     assert len(given) == sum(result.rows for result in staged.results)
     return sorted(given, key=repr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.engine.blockvalues import NULL_VALUE
 from pipelines.engine.decode import decoder
 from pipelines.engine.records import GivenRecords
 from pipelines.engine.windowed_keys import join_key
@@ -43,7 +45,7 @@ def records(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None 
 
 
 def decode(
-    values: list[bytes | None], keys: list[bytes | None] | None = None, raw_if_null: tuple[str, ...] | None = ()
+    values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None, raw_if_null: tuple[str, ...] | None = ()
 ) -> list[dict]:
     counted: list[tuple[int, ...]] = []
     (rows,) = decoder(SOURCE, raw_if_null, lambda *counts: counted.append(counts))([records(values, keys)])
@@ -63,6 +65,37 @@ def test_fields_become_columns_and_missing_ones_null() -> None:
 def test_a_field_is_found_as_written_in_lower_and_in_upper_case(name: str) -> None:
     rows = decode([json.dumps({name: "n"}).encode(), b'{"theName":"other"}'])
     assert ["n", "other"] == [row["NAME"] for row in rows]
+
+
+SPELLINGS = ["theName", "thename", "THENAME", "THEname", "TheName", "thenamE"]
+OBJECTS = st.dictionaries(st.sampled_from(SPELLINGS), st.none() | st.sampled_from(["n", "theName", "THEname"]))
+
+
+@settings(deadline=None)
+@given(st.lists(OBJECTS, min_size=1, max_size=6), st.booleans(), st.sampled_from([1, 200]))
+def test_a_field_is_found_in_any_case(objects: list[dict[str, str | None]], others: bool, times: int) -> None:
+    extra = {"More": {"thename": 1}} if others else {}
+    rows = decode([json.dumps(each | extra).encode() for each in objects] * times)
+    # As written, in lower case, in upper case, and then whatever else there is.
+    given = [[each.get(name) for name in (*SPELLINGS[:3], *sorted(SPELLINGS[3:]))] for each in objects]
+    expected = [next((value for value in values if value is not None), None) for values in given]
+    assert [(value, None) for value in expected * times] == [(row["NAME"], row["__error"]) for row in rows]
+
+
+def test_a_block_whose_records_spell_a_field_in_every_way_is_read() -> None:
+    names = ["".join(letters) for letters in product(*zip("thenam", "THENAM", strict=True))]
+    rows = decode([b'{"%sE":"%d"}' % (name.encode(), number) for number, name in enumerate(names)])
+    assert [str(number) for number in range(64)] == [row["NAME"] for row in rows]
+
+
+def test_null_values_stand_between_others() -> None:
+    values = [None, b'{"a":1}', None, b"bad", b'{"a":2}', None]
+    rows = decode(values, [b"k" * 8] * 5 + [b"k"])
+    assert [None, 1, None, None, 2, None] == [row["A"] for row in rows]
+    reasons = [row["__error"] for row in rows]
+    assert [NULL_VALUE, None, NULL_VALUE, None] == [reasons[row] for row in (0, 1, 2, 4)]
+    # Of a record whose key is bad as well, nothing but a dead letter says what it was.
+    assert all(reason not in (None, NULL_VALUE) for reason in (reasons[3], reasons[5]))
 
 
 def test_blocks_may_spell_fields_differently_and_have_others() -> None:
@@ -98,6 +131,14 @@ BAD = [
     b'"a":1}}',
     b'{"a":1,"a":2}',
     b'{"a":99999999999999999999}',
+    b'{"a":1e999999999}',
+    b'{"theName":"\\ud83d"}',
+    b'{"theName":"\xed\xa0\x80"}',
+    b'{"theName":"a line\nbroken"}',
+    b'{"theName":"a tab\t"}',
+    b'\xc2\xa0{"a":1}',
+    b'\x0b{"a":1}',
+    '{"a":1}'.encode("utf-16"),
 ]
 
 
@@ -110,7 +151,9 @@ def test_a_bad_record_is_told_from_its_neighbours(bad: bytes | None) -> None:
     assert rows[0]["__raw"] is None
 
 
-@pytest.mark.parametrize("text", [b'{"a":\n1}', b' {"a":1}\n', b'{\r\n"a":1\r\n}', b'{"a":1}\t'])
+@pytest.mark.parametrize(
+    "text", [b'{"a":\n1}', b' {"a":1}\n', b'{\r\n"a":1\r\n}', b'{"a":1}\t', b'\xef\xbb\xbf{"a":1}']
+)
 def test_white_space_of_json_is_allowed(text: bytes) -> None:
     rows = decode([text, b'{"a":2}'])
     assert [(1, None), (2, None)] == [(row["A"], row["__error"]) for row in rows]
@@ -172,12 +215,16 @@ def test_decimals_keep_every_digit(price: str) -> None:
     [
         b'{"price":1.234}',
         b'{"price":99999999999}',
+        b'{"price":1e999999999}',
+        b'{"price":1e-999999999}',
+        b'{"price":"1e-999999999"}',
         b'{"price":true}',
         b'{"price":"x"}',
         b'{"price":NaN}',
         b'{"price":1,"n":1.5}',
         b'{"price":1,"n":99999999999}',
         b'{"price":1,"n":true}',
+        b'{"price":1,"n":1e999999999}',
         b'{"price":1,"ok":1}',
         b'{"price":1,"price":2}',
         b'{"price":1}{"price":2}',

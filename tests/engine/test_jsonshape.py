@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.engine import decode as decoding
-from pipelines.engine import jsonshape
-from pipelines.engine.decode import ROWS_MIN, decoder
+from pipelines.engine import jsonfields, jsonshape
+from pipelines.engine.decode import decoder
+from pipelines.engine.jsonfields import ROWS_MIN
 from pipelines.engine.jsonshape import columns_of, shape_of
 from pipelines.engine.records import GivenRecords
 from pipelines.sql import parse_pipeline
@@ -191,7 +191,7 @@ def test_decoded_rows_are_those_of_arrow(bad: bytes | None, monkeypatch: pytest.
     if bad is not None:
         with_it = next(one for one in shaped[1:] if one is not None)
         assert with_it.others.tolist() == [2 * ROWS_MIN]
-    monkeypatch.setattr(decoding, "ROWS_MIN", len(other) + 1)
+    monkeypatch.setattr(jsonfields, "ROWS_MIN", len(other) + 1)
     assert list(decoder(query.source, (), lambda *_: None)(blocks)) == found
 
 

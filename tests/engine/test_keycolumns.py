@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.engine.decode import arrow_type
+from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.keycolumns import key_column
 from pipelines.engine.values import key_reader
 from pipelines.plan import Column, Source

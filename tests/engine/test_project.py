@@ -50,12 +50,13 @@ ALL = {
         for name, select in {"one": QUERIES["keyed by text"], "several": SEVERAL}.items()
     },
 }
+BYTES = 10_000_000
 RESULT = "key binary, value binary, dead string, time bigint, partition int"
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "k": st.sampled_from(["x", "y", "Ü", "", None]),
     "i": st.one_of(st.none(), st.integers(-3, 7), st.sampled_from([-(2**31), 2**31 - 1])),
     "b": st.one_of(st.none(), st.integers(-70, 70), st.sampled_from([-(2**63), 2**63 - 1, 5])),
-    "t": st.sampled_from([None, "", "a", "b,", '"', "#c", "-d ", "é", "\U0001f600", "z\x00"]),
+    "t": st.sampled_from([None, "", "a", "b,", '"', "#c", "-d ", "é", "\U0001f600", "z\x00", 'C:\\"a"\n\t\x0b']),
     "d": st.sampled_from([None, 1.5]),
     "f": st.one_of(st.none(), st.booleans()),
     "at": st.one_of(st.none(), st.integers(0, 2**40)),
@@ -134,7 +135,7 @@ def small_results(job: ProjectionJob, parts: list[list[Records]]) -> dict[int, l
 
     assert job.small is not None
     staged = replace(job.small, step=step).run(
-        [part(number, blocks) for number, blocks in enumerate(parts)], Exchange("r", 0, 0, ())
+        [part(number, blocks) for number, blocks in enumerate(parts)], Exchange("r", 0, 0, ()), most_bytes=BYTES
     )
     assert sum(len(block) for blocks in parts for block in blocks) == staged.records
     return by_partition(given)

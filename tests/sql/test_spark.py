@@ -194,6 +194,10 @@ OTHERS = [
     ("CAST('true' AS BOOLEAN)", True),
     ("CAST(a AS DECIMAL(5, 1))", Decimal("7.0")),
     ("CAST(b AS DECIMAL(3, 0))", None),
+    ("CAST('1.2e1' AS DECIMAL(5, 1))", Decimal("12.0")),
+    ("CAST('1e-0099' AS DECIMAL(5, 1))", Decimal("0.0")),
+    ("CAST('1E-999999999' AS DECIMAL(5, 1))", None),
+    ("CAST('1e999999999' AS DECIMAL(5, 1))", None),
     ("CAST(NULL AS VARCHAR)", None),
 ]
 CASES = NUMBERS + STRINGS + CONDITIONS + OTHERS

@@ -72,16 +72,16 @@ def _decoder_fails_of_poison() -> None:
     """The decoder raises for every block with a value that has this word in it."""
     import pyarrow.compute as pc
 
-    from pipelines.engine import decode
+    from pipelines.engine.blockvalues import BlockValues
 
-    original = decode._decode_values
+    original = BlockValues.decode
 
-    def decode_values(values, fields):  # type: ignore[no-untyped-def]
+    def decode(self, values):  # type: ignore[no-untyped-def]
         if pc.any(pc.match_substring(values, "poison")).as_py():
             raise ValueError("poison")
-        return original(values, fields)
+        return original(self, values)
 
-    decode._decode_values = decode_values
+    BlockValues.decode = decode  # type: ignore[method-assign]
 
 
 _DECODERS = ("decoder_fails_of_poison",)

@@ -1,0 +1,205 @@
+"""The JSON fields of a block's values as columns, under whatever names records have them.
+
+Records that are written alike `jsonshape.py` reads; Arrow's reader takes the others as lines of one text, with the source's
+schema. A field may be written in any case, as in ksqlDB. Which spellings there are is learnt: where a column has no
+value the text is searched for another spelling of its name, and read again with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as paj
+
+from pipelines.engine.arrowtypes import arrow_type
+from pipelines.engine.jsonlines import lines
+from pipelines.engine.values import fields_once, usual_spellings, whole_decimal
+from pipelines.plan import Column
+
+Rows = npt.NDArray[np.int64]
+
+# A few records are not worth the arrays around them.
+ROWS_MIN = 500
+_UNLIKE_MAX = 3
+# Records of a block that are asked for its shape.
+_PROBES = 8
+# Of one column. More are read one by one.
+_SPELLINGS_MAX = 12
+# A field's name in any case; where it stands in another object that does no harm.
+_NAMED = r'"(%s)"[ \t\n\r]*:'
+
+
+def are_known(types: Iterable[pa.DataType]) -> bool:
+    """Whether fields of these types are read here."""
+    return all(pa.types.is_primitive(kind) or kind == pa.string() for kind in types)
+
+
+class JsonFields:
+    """Columns, of types that `are_known`, and the names under which each may come."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._types = [arrow_type(column.type) for column in columns]
+        self._spellings = [usual_spellings(column.field) for column in self._columns]
+        self._any_case = re.compile(
+            _NAMED % "|".join(re.escape(column.field) for column in self._columns), re.IGNORECASE
+        )
+        self._decimals = any(pa.types.is_decimal(kind) for kind in self._types)
+        # A column of a name that no value has costs as much as a number: so blocks are taken to have one spelling
+        # of each and no field beside them, until one has.
+        self._plain = not self._decimals
+        self._unlike = 0
+        self._expect([names[0] for names in self._spellings])
+
+    def _expect(self, names: list[str]) -> None:
+        """Of each column the spelling that is taken for that of most records."""
+        self._expected = dict(zip(names, self._types, strict=True))
+        self._parse_plain = self._options([[name] for name in names], others="error")
+        self._parse = self._options(self._spellings, others="ignore")
+
+    def _options(self, spellings: list[list[str]], *, others: Literal["ignore", "error"]) -> paj.ParseOptions:
+        """For fields of these names; what becomes of fields of other names."""
+        schema = pa.schema([(name, kind) for names, kind in zip(spellings, self._types, strict=True) for name in names])
+        return paj.ParseOptions(explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior=others)
+
+    def shaped(self, values: pa.BinaryArray) -> tuple[list[pa.Array], Rows] | None:
+        """One array a column of the values that are of one shape, and which are not.
+
+        None if most are not; they are taken not to be when three blocks were not.
+        """
+        if len(values) < ROWS_MIN or self._unlike >= _UNLIKE_MAX:
+            return None
+        # Imports Numba, which few records do not need.
+        from pipelines.engine.jsonshape import columns_of, shape_of
+
+        # Any of them may be the one that has null for a text, or is bad.
+        shapes = (
+            shape_of(values[row].as_py(), self._expected) for row in range(0, len(values), len(values) // _PROBES)
+        )
+        shape = next((shape for shape in shapes if shape is not None), None)
+        found = None if shape is None else columns_of(values, shape)
+        if found is None:
+            self._unlike += 1
+            return None
+        self._unlike = 0
+        count = len(values) - len(found.others)
+        columns = [found.columns.get(name, pa.nulls(count, kind)) for name, kind in self._expected.items()]
+        return columns, found.others
+
+    def parse(self, text: bytes, values: pa.BinaryArray) -> list[pa.Array] | None:
+        """One array a column of these values, which are the lines of the text; None if they are not one object each.
+
+        Raises ArrowInvalid for anything that is no object, or does not fit.
+        """
+        read = paj.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1024))
+        if self._plain:
+            try:
+                table = paj.read_json(pa.BufferReader(text), read_options=read, parse_options=self._parse_plain)
+                return self._picked(table) if table.num_rows == len(values) else None
+            except pa.ArrowInvalid:
+                # Other fields, or an error that comes again.
+                pass
+        while True:
+            if self._decimals:
+                table = self._parse_exactly(text)
+            else:
+                table = paj.read_json(pa.BufferReader(text), read_options=read, parse_options=self._parse)
+                self._plain = False
+            if table.num_rows != len(values):
+                return None
+            columns = self._picked(table)
+            if not self._learn(values, columns):
+                return columns
+
+    def _learn(self, values: pa.BinaryArray, columns: list[pa.Array]) -> bool:
+        """Whether fields without a value have one under a spelling that was not known until now."""
+        missing = functools.reduce(pc.or_, (column.is_null() for column in columns)) if columns else None
+        if missing is None or not missing.true_count:
+            return False
+        text = lines(values.filter(missing))
+        unset = [number for number, column in enumerate(columns) if column.null_count]
+        if not any(_has_others(text, self._spellings[number]) for number in unset):
+            return False
+        found = set(self._any_case.findall(text.decode()))
+        spellings = [
+            _in_order(column.field, {*names, *(name for name in found if name.upper() == column.field.upper())})
+            for column, names in zip(self._columns, self._spellings, strict=True)
+        ]
+        if spellings == self._spellings:
+            return False
+        if max(map(len, spellings)) > _SPELLINGS_MAX:
+            raise pa.ArrowInvalid("a field is written in too many ways")
+        self._spellings = spellings
+        self._expect(list(self._expected))
+        return True
+
+    def _parse_exactly(self, text: bytes) -> pa.Table:
+        """The same by Python's own reader, which keeps every digit: Arrow's takes decimals from JSON strings alone."""
+        try:
+            rows = [json.loads(line, parse_float=Decimal, object_pairs_hook=fields_once) for line in text.split(b"\n")]
+            columns = {
+                name: pa.array([_exact(row.get(name), kind) for row in rows], kind)
+                for names, kind in zip(self._spellings, self._types, strict=True)
+                for name in names
+            }
+        except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
+            raise pa.ArrowInvalid(str(error)) from error
+        return pa.table(columns)
+
+    def _picked(self, table: pa.Table) -> list[pa.Array]:
+        """One array a column: the first spelling under which a row has a value."""
+        picked = []
+        expected = list(self._expected)
+        for number, (names, kind) in enumerate(zip(self._spellings, self._types, strict=True)):
+            arrays = {name: table.column(name) for name in names if name in table.column_names}
+            present = [name for name, array in arrays.items() if array.null_count < len(array)]
+            if len(present) == 1:
+                expected[number] = present[0]
+            merged = pc.coalesce(*(arrays[name] for name in present or list(arrays)[:1]))
+            picked.append(pa.concat_arrays(merged.chunks) if merged.num_chunks else pa.array([], kind))
+        if expected != list(self._expected):
+            self._expect(expected)
+        return picked
+
+
+def _in_order(name: str, spellings: set[str]) -> list[str]:
+    """The order in which `values.py` looks for them."""
+    usual = usual_spellings(name)
+    return [*usual, *sorted(spellings.difference(usual))]
+
+
+def _has_others(text: bytes, spellings: list[str]) -> bool:
+    """Whether there may be spellings of a name in the text that are not among these. To count them is quick."""
+    if not spellings[0].isascii():
+        return True
+    known = sum(text.count(b'"%b"' % name.encode()) for name in spellings)
+    return text.lower().count(b'"%b"' % spellings[0].lower().encode()) > known
+
+
+def _exact(value: object, kind: pa.DataType) -> object:
+    """The value as the column's type takes it, as strictly as Arrow's reader. Raises ValueError."""
+    if value is None:
+        return None
+    number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    if pa.types.is_decimal(kind) and (number or isinstance(value, str)):
+        # Arrow itself must not see an exponent as large as a text can say: it ends the process.
+        return whole_decimal(value, kind.precision, kind.scale)
+    if pa.types.is_floating(kind) and number:
+        return float(value)  # type: ignore[arg-type]
+    fits = (
+        (pa.types.is_integer(kind) and number and isinstance(value, int))
+        or (pa.types.is_boolean(kind) and isinstance(value, bool))
+        or (pa.types.is_string(kind) and isinstance(value, str))
+    )
+    if not fits:
+        raise ValueError(f"{type(value).__name__} is no {kind}")
+    return value
