@@ -11,7 +11,7 @@ from pathlib import Path
 from pipelines import names
 from pipelines.plan import Query, query_from_json, query_to_json
 from pipelines.registry import PipelineDefinition
-from pipelines.resolve import resolved, result_settings
+from pipelines.resolve import MAX_BYTES, record_size, resolved, result_settings
 from pipelines.settings import Settings
 from statestore.config import StoreSpec, TaskSpec
 from statestore.errors import InvalidConfig, InvalidInput, Unrecoverable
@@ -112,14 +112,19 @@ class KafkaWorld:
         batches = names.batches_topic(pipeline, query.name)
         self._require_unused([changelog, batches], pipeline)
         query = resolved(query, self._admin)
+        dead_letters = names.dead_letter_topic(pipeline)
+        size = record_size(query, self._admin)
         wanted = {
-            names.dead_letter_topic(pipeline): (1, DEAD_LETTER_SETTINGS),
-            query.output_topic: (query.output_partitions, result_settings(query, self._admin)),
-            changelog: (query.tasks, CHANGELOG_SETTINGS),
+            dead_letters: (1, {**DEAD_LETTER_SETTINGS, **size}),
+            query.output_topic: (query.output_partitions, {**result_settings(query, self._admin), **size}),
+            changelog: (query.tasks, {**CHANGELOG_SETTINGS, **size}),
             # One partition a task, and one for the driver.
             batches: (query.tasks + 1, BATCHES_SETTINGS),
         }
         made = self._admin.create_all(wanted, replication=self._replication)
+        if size and int(self._admin.configs(dead_letters)[MAX_BYTES]) < int(size[MAX_BYTES]):
+            # Another query of the pipeline made it, whose records are smaller.
+            self._admin.configure(dead_letters, size)
         return {
             "plan": query_to_json(query),
             "batches_topic_id": made[batches].topic_id,

@@ -11,6 +11,9 @@ from statestore.errors import InvalidConfig
 if TYPE_CHECKING:
     from statestore.kafka.admin import Admin
 
+MAX_BYTES = "max.message.bytes"
+_MAX_BYTES_OF_BROKERS = 1_048_588
+
 
 def resolved(query: Query, admin: Admin) -> Query:
     """The plan with a task for each source partition, and as many result partitions unless it says otherwise.
@@ -52,3 +55,9 @@ def result_settings(query: Query, admin: Admin) -> dict[str, str]:
     if query.window is not None and int(retention) >= 0:
         retention = str(max(int(retention), query.window.retention_ms))
     return {**settings, "cleanup.policy": "compact,delete", "retention.ms": retention}
+
+
+def record_size(query: Query, admin: Admin) -> dict[str, str]:
+    """Topic settings for records as large as the source's; none where brokers take them anyway."""
+    most = admin.configs(query.source.topic).get(MAX_BYTES, "0")
+    return {MAX_BYTES: most} if int(most) > _MAX_BYTES_OF_BROKERS else {}

@@ -8,8 +8,6 @@ but the last of a key. An empty state (`DELETED`) deletes the entry.
 
 from __future__ import annotations
 
-import json
-from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import compress, islice
@@ -19,7 +17,7 @@ import pyarrow.compute as pc
 
 from statestore.batches import Order
 from statestore.columns import RECORDS
-from statestore.kafka.producer import Headers
+from statestore.deadletter import DeadLetter, dead_letter
 
 EMIT_NOTHING = 0
 EMIT_VALUE = 1
@@ -37,16 +35,6 @@ SCHEMA = pa.schema(
         ("dead", pa.string()),
     ]
 )
-
-
-@dataclass(frozen=True)
-class DeadLetter:
-    """A record that could not be used, with where it came from and why."""
-
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int
-    headers: Headers
 
 
 @dataclass
@@ -79,7 +67,7 @@ class Staged:
         self.rows += rows.num_rows
         keys, states, times, emits, values, dead = (rows.column(number) for number in range(6))
         if dead.null_count < len(dead):
-            self.dead.extend(_dead_letter(text) for text in dead.drop_null().to_pylist())
+            self.dead.extend(dead_letter(text) for text in dead.drop_null().to_pylist())
             live = dead.is_null()
             keys, states, times, emits, values = (c.filter(live) for c in (keys, states, times, emits, values))
         # No batch of changes is empty: the last one's last row is the changelog's.
@@ -135,20 +123,3 @@ class Staged:
     def changes(self) -> int:
         """How many records `changelog` gives."""
         return len(self.keys) + len(self.expired)
-
-
-def _dead_letter(text: str) -> DeadLetter:
-    fields = json.loads(text)
-    headers = [
-        ("reason", str(fields["reason"]).encode()),
-        ("source-topic", str(fields["topic"]).encode()),
-        ("source-partition", str(fields["partition"]).encode()),
-        ("source-offset", str(fields["offset"]).encode()),
-    ]
-    key, value = fields.get("key"), fields.get("value")
-    return DeadLetter(
-        None if key is None else b64decode(key),
-        None if value is None else b64decode(value),
-        int(fields["timestamp_ms"]),
-        headers,
-    )

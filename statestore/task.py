@@ -27,6 +27,7 @@ from statestore.batches import POSITION, BatchesLog, Order, Position, encode
 from statestore.bring_up import BringUp, BroughtUp
 from statestore.committedhashes import CommittedHashes
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
+from statestore.deadletter import DeadLetter
 from statestore.digest import EMPTY, changed, hashed
 from statestore.entrycache import EntryCache
 from statestore.entryhashes import column_hashes
@@ -59,6 +60,8 @@ from statestore.version import ChangelogPosition, Checkpoint, TaskDatabase
 log = structlog.get_logger()
 # A commit that is staged comes at once; by then its driver is gone.
 _COMMIT_WAIT_S = 60.0
+# Bytes of a record that every topic takes unless somebody has set less; then its limit has to be asked for.
+_SURELY_TAKEN = 500_000
 
 
 class TaskState(Enum):
@@ -461,7 +464,7 @@ class Task:
         for outputs in staged.outputs:
             for partition, records in self._placement.results(outputs, self._result_partitions).items():
                 producer.produce_many(spec.output_topic, records, partition=partition)
-        for dead in staged.dead:
+        for dead in self._dead_letters(staged):
             producer.produce(
                 spec.dead_letter_topic,
                 key=dead.key,
@@ -483,6 +486,13 @@ class Task:
         # 4.5 From here on the batch exists.
         producer.commit()
         return position
+
+    def _dead_letters(self, staged: Staged) -> list[DeadLetter]:
+        """As large as their topic takes them: a source may take larger records, or compress them better."""
+        if all(dead.size < _SURELY_TAKEN for dead in staged.dead):
+            return staged.dead
+        most = int(self._admin.configs(self.spec.dead_letter_topic)["max.message.bytes"])
+        return [dead.cut(most) for dead in staged.dead]
 
     def _order_after(self, staged: Staged) -> Order | None:
         """The order as of the batch: late records are counted on."""

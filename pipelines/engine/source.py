@@ -139,16 +139,14 @@ class SourceTopic:
         )
         held = self.archived() if lost else {}
         lost = tuple(gone for gone in lost if not _holds(held.get(gone.partition), gone))
+        if lost and not self._accept_loss:
+            raise Unrecoverable(
+                "source records were deleted before they were read",
+                topic=self.topic,
+                lost=", ".join(f"partition {gone.partition} from {gone.start} to {gone.end - 1}" for gone in lost),
+                hint="restore them and raise the topic's retention; to go on without them start with --accept-loss",
+            )
         for gone in lost:
-            if not self._accept_loss:
-                raise Unrecoverable(
-                    "source records were deleted before they were read",
-                    topic=gone.topic,
-                    partition=gone.partition,
-                    lost_from=gone.start,
-                    lost_to=gone.end,
-                    hint="restore them and raise the topic's retention; to go on without them start with --accept-loss",
-                )
             log.error("source records are lost, as accepted", query=self._query.name, lost=asdict(gone))
         return lost
 

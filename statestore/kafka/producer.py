@@ -31,6 +31,8 @@ _NOT_A_MEMBER = {
     ck.KafkaError.REBALANCE_IN_PROGRESS,
 }
 
+_HINTS = {ck.KafkaError.MSG_SIZE_TOO_LARGE: "set a larger max.message.bytes of the topic, and start again"}
+
 
 class TransactionAborted(RollforwardError):
     """The transaction was aborted and the producer can begin another: do the work again."""
@@ -77,6 +79,8 @@ class TransactionalProducer:
                 "queue.buffering.max.messages": 2_000_000,
                 "queue.buffering.max.kbytes": 512 * 1024,
                 "batch.size": 512 * 1024,
+                # The client's own limit is a megabyte, less than brokers take: how large a record may be is the topic's to say.
+                "message.max.bytes": 1_000_000_000,
                 "error_cb": self._remember,
             }
         )
@@ -102,7 +106,10 @@ class TransactionalProducer:
                     self.abort()
                     refused = Fenced if error.code() in _NOT_A_MEMBER else TransactionAborted
                     raise refused(
-                        f"transaction was aborted: {what}", error=error.str(), transactional_id=self.transactional_id
+                        f"transaction was aborted: {what}",
+                        error=error.str(),
+                        transactional_id=self.transactional_id,
+                        hint=_HINTS.get(error.code(), ""),
                     ) from raised
                 if not error.retriable() or time.monotonic() >= deadline:
                     raise unavailable(
@@ -154,6 +161,9 @@ class TransactionalProducer:
             except BufferError:
                 self._producer.poll(0.5)
             except ck.KafkaException as raised:
+                if self._transactions and raised.args[0].code() == ck.KafkaError._STATE:
+                    # It has failed of a record before this one. Its commit cannot succeed, and tells why.
+                    self.commit()
                 self._bounded("produce", _raising(raised))
 
     def produce_many(self, topic: str, records: pa.RecordBatch, *, partition: int = -1, skip: int = 0) -> None:

@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=int, help="records/s for latency and soak; default: half of the peak, 20,000")
     parser.add_argument("--seconds", type=int, default=30, help="of measuring in latency and idle")
-    parser.add_argument("--state-keys", type=int, default=1_000_000, help="keys of state in restart")
+    parser.add_argument("--state-keys", type=int, default=10_000_000, help="keys of state in restart")
     parser.add_argument("--minutes", type=float, default=30, help="of the soak")
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of benchmarks.json, benchmarks.md and images")
     parser.add_argument("--tables", action="store_true", help="measure nothing: make tables and plots again")

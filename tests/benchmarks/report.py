@@ -30,7 +30,16 @@ def rows_of(
     for system, rounds in found.items():
         common: Row = {"workload": workload, "system": system, "command": command, "versions": versions[system]}
         if isinstance(rounds, str):
-            rows.append({**common, "metric": "not-possible", "value": None, "unit": "", "note": rounds})
+            rows.append(
+                {
+                    **common,
+                    "metric": "not-possible",
+                    "value": None,
+                    "unit": "",
+                    "ratio_ours_to_this": None,
+                    "note": rounds,
+                }
+            )
             continue
         for metric, value in medians[system].items():
             rows.append(

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,6 +155,9 @@ def test_tasks_of_a_lost_server_move_and_nothing_is_lost(settings: Settings, fee
                 "spark_conf": {"spark.executor.memory": "600m", "spark.executor.cores": "1"},
                 "store_server_addresses": cluster.addresses,
                 "answer_timeout_s": 5.0,
+                # Every batch is Spark's, and there are so many that one is under way when something is killed.
+                "small_batch_records": 0,
+                "max_records_per_batch": 200,
             }
         ),
         feed.topic,
@@ -173,11 +177,14 @@ def test_tasks_of_a_lost_server_move_and_nothing_is_lost(settings: Settings, fee
         pipeline.await_("the first input is processed", pipeline.caught_up(feed.sent))
 
         # Killed: the survivor recovers the tasks from their changelogs, since it has none of their files.
+        killed_at = time.time()
         cluster.servers[0].kill()
         feed.send(2_000)
         pipeline.await_("the survivor has all tasks", lambda: homes() == {cluster.addresses[1]})
         pipeline.await_("input is processed by the survivor", pipeline.caught_up(feed.sent))
         assert all_differences(pipeline, feed) == []
+        recovered = pipeline.registry.recoveries(pipeline.name, since=killed_at)
+        assert {"full-replay"} == {row.plan["way"] for row in recovered}
 
         # Back again, and the other one sleeps: it is noticed by a time-out, and awake again it may commit nothing.
         cluster.serve(0)
@@ -189,13 +196,18 @@ def test_tasks_of_a_lost_server_move_and_nothing_is_lost(settings: Settings, fee
         sleeper.send_signal(signal.SIGCONT)
 
         # A worker of Spark dies with its executor: the batch runs again on the other one.
-        worker = cluster.worker(0)
+        worker, before = cluster.worker(0), pipeline.batches()
+        feed.send(4_000)
+        pipeline.await_("batches are under way", lambda: pipeline.batches() >= before + 2)
+        assert not pipeline.caught_up(feed.sent)()
         for process in [*psutil.Process(worker.pid).children(recursive=True), psutil.Process(worker.pid)]:
             process.kill()
         feed.send(2_000)
         pipeline.await_("input is processed on one worker", pipeline.caught_up(feed.sent))
         assert all_differences(pipeline, feed) == []
         assert pipeline.process is driver, pipeline.tail()
+        told = pipeline.log.read_text()
+        assert '"event": "staging"' in told and "staged without spark" not in told
 
         # Nothing of the driver is left over, on any of the machines.
         assert pipeline.stop() == 0

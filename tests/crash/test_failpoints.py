@@ -76,7 +76,7 @@ def test_killed_anywhere_in_a_batch_without_spark_changes_nothing(deploy: Start,
     for point in SMALL:
         fire(pipeline, feed, points, point)
         assert store_differences(pipeline, feed) == [], point
-    # Bad records make the next batches Spark's.
+    # Bad records too. What had failed was tried by Spark.
     feed.bad_every = 50
     feed.send(400)
     pipeline.await_("input is processed", pipeline.caught_up(feed.sent))

@@ -52,6 +52,10 @@ def planned_and_open(pipeline: PipelineUnderTest) -> None:
     pipeline.await_("a batch is open", is_open)
 
 
+# Where offsets of groups and transactions are.
+BROKERS_OWN = ("__consumer_offsets", "__transaction_state")
+
+
 @pytest.mark.parametrize("canary", ["", "part_of_a_task_committed"])
 def test_a_row_that_fails_commits_nothing_of_its_batch(deploy: Start, feed: Feed, canary: str) -> None:
     pipeline = deploy(canary=canary, batch_attempts=2, on_error="stop")
@@ -95,19 +99,24 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     pipeline.await_running()
     feed.send(500)
     pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
-    # Ten rounds without input: an idle pipeline commits nothing.
-    admin, topics = Admin(pipeline.settings.kafka_config()), {"totals": 4, "totals-changelog": 4, "totals-batches": 5}
+    # Without input: an idle pipeline commits nothing, no transaction and no offset either.
+    admin = Admin(pipeline.settings.kafka_config())
+    ours = [f"{pipeline.name}-{name}" for name in ("totals", "totals-changelog", "totals-batches")]
+    topics = {name: topic.partitions for name, topic in admin.describe([*ours, *BROKERS_OWN]).items()}
+    assert {*ours, *BROKERS_OWN} == set(topics)
 
     def ends() -> list[dict[int, int]]:
-        return [admin.ends(f"{pipeline.name}-{name}", partitions=count) for name, count in topics.items()]
+        return [admin.ends(name, partitions=count) for name, count in topics.items()]
 
     def stable_ends() -> list[dict[int, int]]:
-        return [admin.stable_ends(f"{pipeline.name}-{name}", partitions=count) for name, count in topics.items()]
+        return [admin.stable_ends(name, partitions=count) for name, count in topics.items()]
 
     # The broker ends a transaction after it has answered its commit.
     pipeline.await_("every transaction has ended", lambda: ends() == stable_ends())
+    # And notes that it has, after that.
+    time.sleep(2)
     before = ends()
-    time.sleep(10 * pipeline.settings.batch_interval_s)
+    time.sleep(5)
     assert before == ends()
     (jvm,) = [child for child in psutil.Process(process.pid).children() if child.name() == "java"]
     for worker in jvm.children(recursive=True):
@@ -247,6 +256,7 @@ def test_deleted_source_records_stop_the_pipeline_until_their_loss_is_accepted(d
     feed.send(500)
     assert pipeline.run_until_end() == 0
     known = copy.deepcopy((feed.totals, feed.bad))
+    begins = Admin(pipeline.settings.kafka_config()).ends(feed.topic, partitions=4)
     feed.send(300)
     ends = feed.delete_all()
     feed.totals, feed.bad = known
@@ -254,12 +264,17 @@ def test_deleted_source_records_stop_the_pipeline_until_their_loss_is_accepted(d
     assert pipeline.run_until_end() == 4
     row = pipeline.registry.driver(pipeline.name)
     assert row is not None and "deleted before they were read" in row.error and "--accept-loss" in row.error
+    assert all(begins[partition] < end for partition, end in ends.items())
+    for partition, end in ends.items():
+        assert f"partition {partition} from {begins[partition]} to {end - 1}" in row.error
     pipeline.settings = pipeline.settings.model_copy(update={"accept_loss": True})
     assert pipeline.run_until_end() == 0
     assert all_differences(pipeline, feed) == []
     log = BatchesLog(Reader(pipeline.settings.kafka_config()), f"{pipeline.name}-totals-batches", tasks=4)
     planned = log.driver_log().planned
-    assert planned is not None and {lost.partition: lost.end for lost in planned.lost} == ends
+    assert planned is not None and {lost.partition: (lost.start, lost.end) for lost in planned.lost} == {
+        partition: (begins[partition], end) for partition, end in ends.items()
+    }
 
 
 def test_reading_a_store_that_is_behind_is_refused(deploy: Start, feed: Feed) -> None:

@@ -41,6 +41,10 @@ FORMATS = {
     "json": "WITH (key_format='json')",
     "delimited": "WITH (key_format='delimited', key_delimiter='-')",
 }
+KEYLESS = """
+CREATE STREAM u (k STRING, i INT, b BIGINT, t STRING) WITH (kafka_topic='s', value_format='json');
+CREATE STREAM r AS SELECT t, i - b AS less, k FROM u WHERE k <> '' EMIT CHANGES;
+"""
 SEVERAL = "SELECT t, i, k, id, b FROM s WHERE i IS NULL OR i < 6 PARTITION BY t, i"
 ALL = {
     **{name: f"CREATE STREAM r AS {select} EMIT CHANGES;" for name, select in QUERIES.items()},
@@ -49,6 +53,7 @@ ALL = {
         for form, properties in FORMATS.items()
         for name, select in {"one": QUERIES["keyed by text"], "several": SEVERAL}.items()
     },
+    "without a key": KEYLESS,
 }
 BYTES = 10_000_000
 RESULT = "key binary, value binary, dead string, time bigint, partition int"

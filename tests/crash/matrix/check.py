@@ -81,6 +81,11 @@ def leftovers(pipeline: str, settings: Settings, registry: Registry, former: set
     driver = registry.driver(pipeline)
     assert driver is not None
     problems = [f"orphan: {what}" for pid in former - {driver.pid} for what in members(pid)]
+    # A driver that lived on may have replaced what it started. One server more is the spare.
+    own = members(driver.pid)
+    for what, most in (("statestore.server", len(driver.servers) + 1), ("java", 1)):
+        found = [each for each in own if what in each.split(" ", 2)[1] or f"-m {what}" in each]
+        problems += [f"more than {most} of {what}: {found}"] if len(found) > most else []
     known = {server["socket"] for server in driver.servers}
     prefix = names.socket_prefix(settings.states, pipeline)
     sockets = {str(path) for path in names.socket_folder().glob(f"{prefix}-*.sock")}

@@ -6,6 +6,7 @@ What a fault has to show by itself (a fenced driver, a clear error) it asserts; 
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import signal
 import time
@@ -265,8 +266,14 @@ for _seconds in (1, 10, 60):
 
 @fault
 def disk_full(bench: Bench, choose: random.Random) -> None:
+    def felt() -> int:
+        logs = (bench.settings.home / "logs").glob("*.log")
+        return sum(log.read_text(errors="replace").count("No space left on device") for log in logs)
+
+    before = felt()
     with bench.disk.full():
         time.sleep(15)
+    assert felt() > before, "nobody has felt the full disk"
 
 
 def _delete(*which: str) -> Fault:
@@ -300,10 +307,13 @@ FAULTS["delete-both"] = _delete("spark", "stores")
 @fault
 def retried_attempts(bench: Bench, choose: random.Random) -> None:
     """Workers die one after the other: Spark runs their tasks again, and each may have staged a part before."""
+    killed = 0
     for _ in range(5):
         for worker in bench.workers()[:-1]:
             worker.kill()
+            killed += 1
         time.sleep(choose.uniform(0.1, 0.6))
+    assert killed, "there was no worker to kill"
 
 
 @fault
@@ -362,12 +372,13 @@ def deleted_records(bench: Bench, choose: random.Random) -> None:
         bench.load.pause()
         everything = [ck.TopicPartition(bench.load.topic, number, ck.OFFSET_END) for number in range(4)]
         admin = AdminClient({"bootstrap.servers": bench.settings.bootstrap_servers})
-        for deleted in admin.delete_records(everything).values():
-            deleted.result()
+        ends = {at.partition: done.result().low_watermark for at, done in admin.delete_records(everything).items()}
         try:
             bench.launch()
         except Unavailable as error:
-            assert "deleted before they were read" in str(error) and "lost_from" in str(error), error
+            assert "deleted before they were read" in str(error), error
+            named = re.findall(r"partition (\d+) from \d+ to (\d+)", str(error))
+            assert {int(number): int(last) + 1 for number, last in named} == ends, (error, ends)
         else:
             raise AssertionError("a driver went on without deleted records")
         bench.drivers.add(present(bench.registry.driver(NAME)).pid)
