@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from infra.stack import Stack
 from ops.environment import with_spark
@@ -35,6 +36,15 @@ def kafka(stack: Stack) -> str:
 def machine() -> Settings:
     """Settings with Java and its class archive found."""
     return with_spark(Settings(bootstrap_servers="unused:1"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_session_is_left() -> Iterator[None]:
+    """Whoever asks Spark for a session gets the one that the process has, whatever its settings are."""
+    yield
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
 
 
 @pytest.fixture

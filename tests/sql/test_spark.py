@@ -203,7 +203,7 @@ OTHERS = [
 CASES = NUMBERS + STRINGS + CONDITIONS + OTHERS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
