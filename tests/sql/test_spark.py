@@ -232,7 +232,7 @@ def rows_of_s() -> RowExpressions:
     return RowExpressions(parse_pipeline(STREAM + statement, pipeline="p").sources[0], "S")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def evaluated(spark: SparkSession) -> tuple[Row, dict[str, str]]:
     """Every case computed over ROW in one projection, and the Spark types."""
     frame = spark.createDataFrame([ROW], SCHEMA)
@@ -277,7 +277,7 @@ def run(frame: DataFrame, query: Query) -> tuple[DataFrame, DataFrame]:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def batch(spark: SparkSession) -> DataFrame:
     """Three rows of group 1 (one without values), one of group 2."""
     nulls = (None,) * 6
