@@ -184,7 +184,7 @@ def test_tasks_of_a_lost_server_move_and_nothing_is_lost(settings: Settings, fee
         pipeline.await_("input is processed by the survivor", pipeline.caught_up(feed.sent))
         assert all_differences(pipeline, feed) == []
         recovered = pipeline.registry.recoveries(pipeline.name, since=killed_at)
-        assert {"full-replay"} == {row.plan["way"] for row in recovered}
+        assert {"full replay"} == {row.plan["way"] for row in recovered}
 
         # Back again, and the other one sleeps: it is noticed by a time-out, and awake again it may commit nothing.
         cluster.serve(0)
