@@ -60,6 +60,8 @@ class TransactionalProducer:
         self._members: dict[str, object] = {}
         self._producer = ck.Producer(
             {
+                # The client's own limit is a megabyte, less than brokers take: how large a record may be is the topic's to say.
+                "message.max.bytes": 1_000_000_000,
                 **client_settings(config),
                 **(
                     {
@@ -79,8 +81,6 @@ class TransactionalProducer:
                 "queue.buffering.max.messages": 2_000_000,
                 "queue.buffering.max.kbytes": 512 * 1024,
                 "batch.size": 512 * 1024,
-                # The client's own limit is a megabyte, less than brokers take: how large a record may be is the topic's to say.
-                "message.max.bytes": 1_000_000_000,
                 "error_cb": self._remember,
             }
         )

@@ -22,3 +22,8 @@ def test_make_slow_runs_every_slow_test_that_make_crash_does_not() -> None:
     # Nothing but the marker chooses among the rest.
     assert re.sub(r" --ignore \S+", "", slow) == "\t@$(BIN)/python -m pytest -m slow --timeout 3600 $(TESTS)\n"
     assert '-m "slow or not slow"' in crash
+
+
+def test_make_slow_runs_the_cluster() -> None:
+    assert re.search(r"^slow: crash-cluster ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert "-m slow" in recipe("crash-cluster")
