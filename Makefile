@@ -42,7 +42,7 @@ demo: setup ## run the main job on real flights, kill it twice, compare every re
 test: setup ## run the tests (slow ones: make slow, make crash)
 	@$(BIN)/python -m pytest --reruns 1 --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
 
-slow: crash-cluster ## run the long proofs: state machines of 10,000 steps, hundreds of random kills (others: make crash)
+slow: setup ## run the long proofs: state machines of 10,000 steps, hundreds of random kills (others: make crash)
 	@$(BIN)/python -m pytest -m slow --timeout 3600 --ignore tests/crash --ignore tests/ops/test_dagster_killed.py $(TESTS)
 
 crash: setup ## kill the job at every step of the protocol and at random moments
@@ -52,7 +52,7 @@ crash-matrix: setup ## every fault against a running pipeline, compared with the
 	@$(BIN)/python -m tests.crash.matrix $(MATRIX)
 
 crash-cluster: setup ## kill servers and workers of a Spark standalone cluster with store servers over TLS
-	@$(BIN)/python -m pytest tests/crash/test_cluster.py -m slow $(TESTS)
+	@$(BIN)/python -m pytest tests/cluster -m slow $(TESTS)
 
 bench: setup ## measure throughput; the figures go to a JSON file
 	@$(BIN)/python -m tests.benchmarks $(BENCH)

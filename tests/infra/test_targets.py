@@ -24,6 +24,7 @@ def test_make_slow_runs_every_slow_test_that_make_crash_does_not() -> None:
     assert '-m "slow or not slow"' in crash
 
 
-def test_make_slow_runs_the_cluster() -> None:
-    assert re.search(r"^slow: crash-cluster ", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert "-m slow" in recipe("crash-cluster")
+def test_make_slow_runs_the_cluster_too() -> None:
+    (cluster,) = re.findall(r"tests/\S+", recipe("crash-cluster"))
+    assert [*(ROOT / cluster).glob("test_*.py")]
+    assert not [left for left in re.findall(r"--ignore (\S+)", recipe("slow")) if cluster.startswith(left)]

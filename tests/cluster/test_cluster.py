@@ -24,7 +24,7 @@ from pipelines import names
 from pipelines.settings import Settings
 from statestore.kafka.admin import Admin
 from tests.support.certificates import secrets
-from tests.support.feed import SQL, Feed
+from tests.support.feed import SQL, Feed, create_topic
 from tests.support.pipeline import PipelineUnderTest, members
 from tests.support.stores import all_differences
 from tests.support.waiting import await_
@@ -147,7 +147,11 @@ def left_over(pipeline: PipelineUnderTest) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_tasks_of_a_lost_server_move_and_nothing_is_lost(settings: Settings, feed: Feed, cluster: Cluster) -> None:
+def test_tasks_of_a_lost_server_move_and_nothing_is_lost(
+    kafka: str, unique: str, settings: Settings, cluster: Cluster
+) -> None:
+    create_topic(kafka, unique)
+    feed = Feed(kafka, unique, seed=7)
     pipeline = PipelineUnderTest(
         settings.model_copy(
             update={

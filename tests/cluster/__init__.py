@@ -1,0 +1,1 @@
+"""The job on a Spark standalone cluster: see `docs/faults.md`."""
