@@ -46,7 +46,7 @@ BATCHES_BEFORE_KILL = 3
 # Far longer than any step takes: a demo that hangs has to say so.
 WAIT_S = 180.0
 # A driver lives for a minute here: compiling for a long life costs a quarter of all its CPU time.
-SHORT_LIVED_JVM = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
+SHORT_LIVED_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"}
 MEMORY_BOUND_BYTES = 3 * 1024**3
 _GIB = 1024**3
 

@@ -57,13 +57,11 @@ def remove_files(work: Path) -> None:
 
 
 def _options(settings: Settings, work: Path) -> dict[str, str]:
-    # What Java unpacks and Spark keeps beside its own folders goes with `work`, however the JVM ends.
-    folders = f"-Dderby.system.home={work} -Djava.io.tmpdir={work / 'tmp'}"
-    return {
+    options = {
         # Collects with all cores and costs the work between collections nothing: a fifth less CPU than the default.
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         # The default options: `spark_conf` may set other extraJavaOptions without losing these.
-        "spark.driver.defaultJavaOptions": f"{JIT} {_shared_classes(settings)} {folders}",
+        "spark.driver.defaultJavaOptions": f"{JIT} {_shared_classes(settings)}",
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.host": settings.spark_driver_host,
         "spark.driver.bindAddress": settings.spark_driver_host,
@@ -99,6 +97,9 @@ def _options(settings: Settings, work: Path) -> dict[str, str]:
         **(_worker_sockets() if settings.spark_master.startswith("local") else {}),
         **settings.spark_conf,
     }
+    # What Java unpacks and Spark keeps beside its own folders goes with `work`, however the JVM ends and whoever sets these.
+    options["spark.driver.defaultJavaOptions"] += f" -Dderby.system.home={work} -Djava.io.tmpdir={work / 'tmp'}"
+    return options
 
 
 def _worker_sockets() -> dict[str, str]:

@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from pipelines.driver import EXIT_FAILED
 from pipelines.settings import Settings
 
@@ -18,7 +20,8 @@ from pathlib import Path
 from pipelines.engine import jvm
 from pipelines.settings import load_settings
 work = Path(sys.argv[1])
-settings = load_settings(bootstrap_servers="unused:1")
+options = {"spark.driver.defaultJavaOptions": sys.argv[2]} if sys.argv[2] else {}
+settings = load_settings(bootstrap_servers="unused:1", spark_conf=options)
 jvm.launch(settings, work).join(60)
 from pyspark import SparkContext
 launched = SparkContext._gateway.proc.pid
@@ -40,8 +43,9 @@ def test_what_is_imported_before_the_launch_is_quick() -> None:
     assert set() == SLOW & set(found.stdout.split()), found.stderr
 
 
-def test_the_session_uses_the_jvm_that_was_launched(machine: Settings, tmp_path: Path) -> None:
-    found = run("-c", LAUNCHED, str(tmp_path), ROLLFORWARD_JAVA_HOME=str(machine.java_home))
+@pytest.mark.parametrize("java_options", ["", "-XX:TieredStopAtLevel=1"])
+def test_the_session_uses_the_jvm_that_was_launched(machine: Settings, tmp_path: Path, java_options: str) -> None:
+    found = run("-c", LAUNCHED, str(tmp_path), java_options, ROLLFORWARD_JAVA_HOME=str(machine.java_home))
     about, folders = found.stdout.splitlines()
     assert f"True {machine.spark_driver_memory}" == about, found.stderr
     # What Spark or a library of it leaves when the JVM is killed is removed with the driver's folder.
