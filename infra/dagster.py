@@ -4,6 +4,10 @@ Owns `<home>/dagster` (DAGSTER_HOME): `dagster.yaml`, copied from the project at
 there; the port is kept in `ports.json`, so that links and bookmarks stay good. Two processes start faster than `dagster
 dev`, need 100 MB less, and end on SIGTERM. They are started as modules of the running interpreter, so they see its
 packages. Both may be killed at any time; Dagster's storage is its own.
+
+Before the first start, and before the first one with another version of Dagster, a third process makes or migrates the
+storage alone and names the version in the file `storage`: two that make it at once can mark it with two revisions, which
+Dagster never opens again. Killed half-way, it is repeated.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 from infra import ports, process
@@ -25,10 +30,13 @@ from infra.process import ProcessSpec
 
 WEBSERVER = "dagster-webserver"
 DAEMON = "dagster-daemon"
+STORAGE = "dagster-storage"
 # Importing definitions that bring Spark and pandas takes long on a loaded machine.
 START_TIMEOUT_S = 120.0
 STOP_GRACE_S = 15.0
 PROBE_TIMEOUT_S = 2.0
+# The interpreter and the version are its arguments, so nothing of them is read by the shell.
+MAKE_STORAGE = '"$0" -m dagster instance migrate && echo "$1" > storage'
 LOCATIONS_QUERY = """{ workspaceOrError { __typename
   ... on Workspace { locationEntries { name loadStatus locationOrLoadError { __typename ... on PythonError { message errorChain { error { message } } } } } } } }"""
 # Dagster gives a code server a minute to start a run's process, and fails the run of a machine that is busy with what
@@ -97,6 +105,10 @@ class Dagster:
                 hint="name an existing dagster.yaml",
             ) from error
         write_atomic(self.home / "dagster.yaml", content)
+        if len(missing) == 2 and not self._has_storage():
+            if on_step:
+                on_step("making the storage of runs and events")
+            self._make_storage(module, env)
         if on_step:
             on_step(f"starting {' and '.join(missing)} on {self.url}")
         try:
@@ -115,7 +127,7 @@ class Dagster:
 
     def stop(self) -> bool:
         """Stops both, the daemon first, which is the one that starts runs; tells whether any was running."""
-        running = [process.stop(self.record(name), grace_s=STOP_GRACE_S) for name in (DAEMON, WEBSERVER)]
+        running = [process.stop(self.record(name), grace_s=STOP_GRACE_S) for name in (DAEMON, WEBSERVER, STORAGE)]
         return any(running)
 
     def answers(self) -> bool:
@@ -163,6 +175,21 @@ class Dagster:
         """The address of the user interface; None if it was never started."""
         return f"http://{ports.HOST}:{self.port}" if self.port else None
 
+    def _has_storage(self) -> bool:
+        """Whether the storage was made, whole, by the Dagster that is installed now."""
+        try:
+            return (self.home / "storage").read_text(encoding="utf-8").strip() == version("dagster")
+        except (OSError, ValueError):
+            return False
+
+    def _make_storage(self, module: str, env: Mapping[str, str]) -> None:
+        """Makes the storage that dagster.yaml names, or migrates it; raises StartFailed with the log's end."""
+        spec = self._spec(STORAGE, module, env)
+        try:
+            process.start_and_await(spec, self._has_storage, timeout_s=START_TIMEOUT_S)
+        finally:
+            process.stop(spec.record)
+
     def _refuse_unloadable(self, module: str) -> None:
         """Raises StartFailed when the definitions do not load: the webserver runs without them and would look healthy."""
         try:
@@ -177,14 +204,17 @@ class Dagster:
             )
 
     def _spec(self, name: str, module: str, env: Mapping[str, str]) -> ProcessSpec:
-        if name == WEBSERVER:
-            words: tuple[str, ...] = ("-m", "dagster_webserver", "-m", module, "-h", ports.HOST, "-p", str(self.port))
+        words: tuple[str, ...]
+        if name == STORAGE:
+            words = ("/bin/sh", "-c", MAKE_STORAGE, sys.executable, version("dagster"))
+        elif name == WEBSERVER:
+            words = (sys.executable, "-m", "dagster_webserver", "-m", module, "-h", ports.HOST, "-p", str(self.port))
         else:
-            words = ("-m", "dagster._daemon", "run", "-m", module)
+            words = (sys.executable, "-m", "dagster._daemon", "run", "-m", module)
         inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
         return ProcessSpec(
             name=name,
-            command=(sys.executable, *words),
+            command=words,
             env={**inherited, **PATIENCE, "PYTHONUNBUFFERED": "1", **env, "DAGSTER_HOME": str(self.home)},
             cwd=self.home,
             log=self.log(name),

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from infra import jars, process
 from infra.broker import Broker
-from infra.dagster import DAEMON, WEBSERVER, Dagster
+from infra.dagster import DAEMON, STORAGE, WEBSERVER, Dagster
 from infra.errors import InfraError
 from infra.files import FileLock, read_json, write_json
 from infra.java import JavaHome, find_java
@@ -170,6 +170,7 @@ class Stack:
         if not self.home.exists():
             return self._status(java_home=None)
         with self._lock():
+            process.stop(self._record(STORAGE))
             # Readers of the log go first, the log last.
             for name in (DAEMON, WEBSERVER, *MONITORS, S3, KAFKA):
                 tell(name, "stopped" if process.stop(self._record(name)) else "was not running")
