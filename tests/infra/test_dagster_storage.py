@@ -82,5 +82,5 @@ def test_a_storage_that_cannot_be_opened_stops_the_start_and_says_why(dagster: D
     database = dagster.home / DATABASES[0]
     database.parent.mkdir(parents=True)
     database.write_text("not a database")
-    with pytest.raises(StartFailed, match="dagster-storage ended while starting:(.|\n)*file is not a database"):
+    with pytest.raises(StartFailed, match=r"dagster-storage ended while starting:(.|\n)*file is not a database"):
         start(dagster)
