@@ -85,7 +85,7 @@ class Settings(BaseSettings):
         "whose WITH does not say",
     )
     poisoned_records_max: Annotated[int, Field(ge=1)] = Field(
-        100, description="of one batch; with more of them the query is wrong, and the pipeline stops"
+        100, description="of one batch: one with as many records that fail ends behind the last of them"
     )
     answer_timeout_s: Annotated[float, Field(gt=0)] = Field(
         20.0, description="a store server, JVM or Spark worker that is silent for so long is killed and replaced"

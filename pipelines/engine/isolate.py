@@ -2,7 +2,10 @@
 
 An expression that raises fails the whole Spark job and says nothing of the record. So the batch is tried without
 WRITE, which stages nothing, on ever smaller halves of its input until the halves that fail are single records. That
-costs about two jobs for each halving and record: with `most` records to give up, the cost has a bound.
+costs about two jobs for each halving and record. So a search ends with the `most`-th record, and the batch behind it:
+what follows is the next batch's to search, and what was found is committed meanwhile. So it does between two halves that
+fail together and not alone, such as amounts whose sum is too large: with the first half committed, the record of the
+second that is one too many fails alone.
 
 Only what an expression or the decoder raises counts against a record. A server, worker or broker that is gone raises
 too, and a good record must never be given up for that: every other error ends the search.
@@ -11,10 +14,12 @@ too, and a good record must never be given up for that: every other error ends t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
-from statestore.batches import Range, Refused, count_offsets
+from statestore.batches import Planned, Range, Refused, count_offsets
 from statestore.errors import InvalidInput, RollforwardError
 
 log = structlog.get_logger()
@@ -70,38 +75,84 @@ def cause_of(error: BaseException) -> str:
     return (telling or lines or [type(error).__name__])[-1 if telling else 0][:500]
 
 
+Failure = Callable[[Planned, tuple[Range, ...]], str | None]
+
+
+def without_refused(planned: Planned, failure: Failure, *, most: int) -> Planned:
+    """The batch without the records that it fails of, perhaps over fewer offsets. It does not fail when it is tried.
+
+    `failure` says why a batch fails of some of its offsets. A period that is computed again has no fewer offsets: raises
+    `InvalidInput` where it would have to. Unchanged if the batch does not fail any more.
+    """
+    while True:
+        period = planned.recompute
+        read = planned.ranges if period is None else period.ranges
+        found, known = find_refused(read, partial(failure, planned), most=most)
+        if known != read and period is not None:
+            raise InvalidInput(
+                "period fails of more records than can be left out",
+                request=period.request,
+                records=len(found),
+                hint="correct the query, or raise poisoned_records_max",
+            )
+        if not found and known == read:
+            return planned
+        # What is left is tried once more, for it may fail together. What lies behind it now is another batch's.
+        ends = {r.partition: r.end for r in known}
+        refused = tuple(r for r in planned.refused + found if r.offset < ends[r.partition])
+        planned = replace(planned, refused=refused, ranges=planned.ranges if period else known)
+
+
 def find_refused(
     ranges: tuple[Range, ...], failure: Callable[[tuple[Range, ...]], str | None], *, most: int
-) -> tuple[Refused, ...]:
-    """The records that fail when they are alone, each with its reason. `failure` tries some offsets and says why they fail.
+) -> tuple[tuple[Refused, ...], tuple[Range, ...]]:
+    """The records that fail when they are alone, each with its reason; and the offsets up to which they were searched for.
 
-    A record is tried twice before it is refused. Raises `InvalidInput` with more than `most` of them, and whatever
-    `failure` raises. Empty if the batch fails only as a whole.
+    `failure` tries some offsets and says why they fail. A record is tried twice before it is refused. All of `ranges` are
+    searched, unless `most` are found, or halves that fail together only: it ends with that record, or the first half.
+    Without the records that were found the rest may fail again, as a sum does. Raises whatever `failure` raises.
     """
     found: list[Refused] = []
-    pending = [ranges]
+    pending: list[tuple[Range, ...] | _Together] = [ranges]
     while pending:
         part = pending.pop()
+        if isinstance(part, _Together):
+            if len(found) == part.found_before:
+                return tuple(found), _up_to(ranges, part.partition, part.end)
+            continue
         reason = failure(part)
         if reason is None:
             continue
         if count_offsets(part) > 1:
+            first, second = _halves(part)
             # The first half lies on top, so records are found in the order of their offsets.
-            pending += reversed(_halves(part))
+            pending += [_Together(first[-1].partition, first[-1].end, len(found)), second, first]
             continue
         reason = failure(part)
         if reason is None:
             continue
         (only,) = [r for r in part if r.end > r.start]
         found.append(Refused(only.partition, only.start, f"expression failed: {reason}"))
-        if len(found) > most:
-            raise InvalidInput(
-                "too many records of one batch fail",
-                records=len(found),
-                reason=reason,
-                hint="correct the query, or raise poisoned_records_max",
-            )
-    return tuple(found)
+        log.warning("record is refused", partition=only.partition, offset=only.start, reason=reason)
+        if len(found) == most:
+            return tuple(found), _up_to(ranges, only.partition, only.end)
+    return tuple(found), ranges
+
+
+@dataclass(frozen=True)
+class _Together:
+    """Behind two halves: where the first ends, and how many records had been found before them."""
+
+    partition: int
+    end: int
+    found_before: int
+
+
+def _up_to(ranges: tuple[Range, ...], partition: int, end: int) -> tuple[Range, ...]:
+    """The offsets before this one, partition after partition; none of the partitions behind it."""
+    at = [r.partition for r in ranges].index(partition)
+    ends = [r.end if n < at else r.start if n > at else end for n, r in enumerate(ranges)]
+    return tuple(_between(r, r.start, end) for r, end in zip(ranges, ends, strict=True))
 
 
 def _halves(ranges: tuple[Range, ...]) -> list[tuple[Range, ...]]:

@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -33,7 +34,7 @@ from pyspark.sql import SparkSession
 from pipelines.deploy import DeployedQuery
 from pipelines.engine.ahead import Ahead
 from pipelines.engine.intake import Intake
-from pipelines.engine.isolate import cause_of, data_error, find_refused
+from pipelines.engine.isolate import cause_of, data_error, without_refused
 from pipelines.engine.job import StagedBatch, TaskResult
 from pipelines.engine.journal import Journal
 from pipelines.engine.pace import Bounds, Pace
@@ -206,7 +207,7 @@ class QueryDriver:
     def _run(self, query: Query, planned: Planned, started: float, ends: Mapping[int, int] = _NOTHING_BEHIND) -> None:
         """3 to 6, again until the batch is done or the attempts are used up. What lies before `ends` may begin meanwhile."""
         attempts = self._settings.batch_attempts
-        poisoned = False
+        poisoned, searched_s = False, 0.0
         small = self._pace.bytes_of(count_offsets(planned.ranges)) <= self._settings.small_batch_bytes
         small = small and self._stager.is_small(query, planned)
         # The one before the first is without Spark: what fails there is tried with it as often as ever.
@@ -215,7 +216,9 @@ class QueryDriver:
                 raise _BatchAborted
             try:
                 if poisoned:
+                    search_started = time.monotonic()
                     planned, poisoned = self._refuse(query, planned), False
+                    searched_s += time.monotonic() - search_started
                 with self._traces.span("stage", batch=planned.batch, attempt=attempt):
                     begun = self._ahead.take(planned) or (None if attempt else self._stager.small(query, planned))
                     staged = begun or self._stager.stage(query, planned)
@@ -255,7 +258,8 @@ class QueryDriver:
         self._pace.took(
             offsets=count_offsets(planned.ranges),
             read_bytes=staged.read_bytes,
-            seconds=seconds,
+            # What a search for records that fail took says nothing of other batches.
+            seconds=seconds - searched_s,
             left=self._intake.left(ends),
             by_spark=staged.by_spark,
         )
@@ -268,19 +272,19 @@ class QueryDriver:
             raise InvariantBroken("a batch that is committed in part fails of its data", batch=planned.batch)
         # Retention may have taken records since, and a search would blame those that are left.
         self._source.deleted({r.partition: r.start for r in planned.ranges}, self._source.begins())
-        read = planned.ranges if planned.recompute is None else planned.recompute.ranges
-        found = find_refused(
-            read, lambda ranges: self._stager.failure(query, planned, ranges), most=self._settings.poisoned_records_max
+        failure = partial(self._stager.failure, query)
+        left = without_refused(planned, failure, most=self._settings.poisoned_records_max)
+        if left == planned:
+            self._log.warning("batch does not fail when it is tried", batch=planned.batch)
+            return planned
+        planned = left
+        self._log.error(
+            "records are refused",
+            batch=planned.batch,
+            records=len(planned.refused),
+            offsets=count_offsets(planned.ranges),
+            first=asdict(planned.refused[0]) if planned.refused else None,
         )
-        if not found:
-            raise InvalidInput(
-                "batch fails, and no record of it alone does",
-                query=query.name,
-                batch=planned.batch,
-                hint="correct the query: an expression fails of values that several records make together",
-            )
-        self._log.error("records are refused", batch=planned.batch, records=len(found), first=asdict(found[0]))
-        planned = replace(planned, refused=planned.refused + found)
         self._plan(planned)
         reach("driver.refused")
         return planned

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.engine.isolate import find_refused
-from statestore.batches import Range
+from pipelines.engine.isolate import find_refused, without_refused
+from statestore.batches import Planned, Range, Recompute
 from statestore.errors import InvalidInput, Unavailable
 
 Place = tuple[int, int]
@@ -17,6 +17,10 @@ Place = tuple[int, int]
 
 def ranges(*ends: int) -> tuple[Range, ...]:
     return tuple(Range("t", "id", partition, 5, 5 + end) for partition, end in enumerate(ends))
+
+
+def offsets(part: tuple[Range, ...]) -> int:
+    return sum(r.end - r.start for r in part)
 
 
 class Job:
@@ -35,29 +39,78 @@ class Job:
 def test_exactly_the_poisoned_records_are_found(ends: list[int], data: st.DataObject) -> None:
     places = [(partition, 5 + at) for partition, end in enumerate(ends) for at in range(end)]
     poisoned = set(data.draw(st.lists(st.sampled_from(places), max_size=5))) if places else set()
-    found = find_refused(ranges(*ends), Job(poisoned), most=10)
+    found, known = find_refused(ranges(*ends), Job(poisoned), most=10)
+    assert known == ranges(*ends)
     assert sorted(poisoned) == [(r.partition, r.offset) for r in found]
     assert all(f"poison at {(r.partition, r.offset)}" in r.reason for r in found)
 
 
 def test_the_cost_grows_with_the_logarithm_of_the_batch() -> None:
     job = Job({(1, 777)})
-    assert len(find_refused(ranges(1_000_000, 1_000_000), job, most=1)) == 1
+    assert len(find_refused(ranges(1_000_000, 1_000_000), job, most=2)[0]) == 1
     assert job.runs <= 2 * math.ceil(math.log2(2_000_000)) + 3
 
 
-def test_too_many_end_the_search() -> None:
-    with pytest.raises(InvalidInput, match="too many records"):
-        find_refused(ranges(100), Job({(0, 5 + n) for n in range(50)}), most=10)
+def test_with_the_most_records_the_batch_ends_behind_the_last_of_them() -> None:
+    found, known = find_refused(ranges(3, 100, 7), Job({(1, 5 + 2 * n) for n in range(50)}), most=10)
+    assert [(1, 5 + 2 * n) for n in range(10)] == [(r.partition, r.offset) for r in found]
+    assert [(5, 8), (5, 24), (5, 5)] == [(r.start, r.end) for r in known]
 
 
-def test_a_failure_that_no_single_record_makes_refuses_none() -> None:
-    assert find_refused(ranges(8), lambda part: "sum" if sum(r.end - r.start for r in part) > 1 else None, most=9) == ()
+def test_halves_that_fail_only_together_end_the_batch_between_them() -> None:
+    assert find_refused(ranges(8), lambda part: "sum" if offsets(part) > 4 else None, most=9) == ((), ranges(4))
 
 
 def test_a_record_that_fails_once_is_not_refused() -> None:
-    answers = iter(["once", "once", None, None])
-    assert find_refused(ranges(2), lambda _part: next(answers), most=9) == ()
+    answers = iter(["once", "once", None, None, None])
+    planned = Planned(1, "plan", ranges(2))
+    assert without_refused(planned, lambda _planned, _part: next(answers), most=9).refused == ()
+
+
+class Sum:
+    """Fails of amounts that are more than 9 together; an amount of 10 is a poisoned record. `state` is what is committed."""
+
+    def __init__(self, amounts: list[int]) -> None:
+        self.amounts, self.state, self.runs = amounts, 0, 0
+
+    def __call__(self, planned: Planned, part: tuple[Range, ...]) -> str | None:
+        self.runs += 1
+        return "overflow" if self.state + self.total(planned, part) > 9 else None
+
+    def total(self, planned: Planned, part: tuple[Range, ...]) -> int:
+        without = {(r.partition, r.offset) for r in planned.refused}
+        places = ((r.partition, offset) for r in part for offset in range(r.start, r.end))
+        return sum(self.amounts[o - 5] for p, o in places if (p, o) not in without)
+
+
+@given(st.lists(st.integers(0, 10), min_size=1, max_size=60), st.integers(1, 5))
+def test_batch_after_batch_goes_through_and_only_what_cannot_be_added_is_refused(amounts: list[int], most: int) -> None:
+    total, at, refused = Sum(amounts), 5, []
+    end = 5 + len(amounts)
+    while at < end:
+        whole = Planned(1, "plan", (Range("t", "id", 0, at, end),))
+        planned = without_refused(whole, total, most=most)
+        assert total(planned, planned.ranges) is None
+        assert planned.ranges[0].start == at < planned.ranges[0].end
+        total.state += total.total(planned, planned.ranges)
+        refused += [r.offset for r in planned.refused]
+        at = planned.ranges[0].end
+    expected, state = [], 0
+    for offset, amount in enumerate(amounts, start=5):
+        if state + amount > 9:
+            expected.append(offset)
+        else:
+            state += amount
+    assert expected == refused
+    assert state == total.state
+
+
+def test_a_period_is_not_cut() -> None:
+    period = Recompute("request", 0, 1, ranges(50))
+    planned = Planned(1, "plan", ranges(0), recompute=period)
+    poisoned = Job({(0, 5 + n) for n in range(20)})
+    with pytest.raises(InvalidInput, match="period fails of more records"):
+        without_refused(planned, lambda _planned, part: poisoned(part), most=10)
 
 
 def test_another_error_ends_the_search() -> None:
