@@ -76,8 +76,8 @@ def test_a_row_that_fails_commits_nothing_of_its_batch(deploy: Start, feed: Feed
 @pytest.mark.timeout(600)
 def test_records_that_fail_become_dead_letters(deploy: Start, feed: Feed, points: Path) -> None:
     feed.send(120)
-    single = [key for key, (n, _, _) in feed.totals.items() if n == 1][:2]
-    pipeline = deploy()
+    single = [key for key, (n, _, _) in feed.totals.items() if n == 1][:3]
+    pipeline = deploy(poisoned_records_max=2)
     with_poison(pipeline, *single)
     for key in single:
         feed.bad.append(json.dumps({"auction": key, "price": feed.totals.pop(key)[1]}).encode())
@@ -89,7 +89,9 @@ def test_records_that_fail_become_dead_letters(deploy: Start, feed: Feed, points
     assert pipeline.run_until_end() == 0, pipeline.tail()
     assert all_differences(pipeline, feed) == []
     reasons = [headers_of(m)["reason"].decode() for m in read_topic(feed.bootstrap, f"{feed.topic}-dead-letters")]
-    assert sum("expression failed" in reason and "poison" in reason for reason in reasons) == 2
+    assert sum("expression failed" in reason and "poison" in reason for reason in reasons) == 3
+    # The first batch ended behind the second of them.
+    assert pipeline.batches() == 2
 
 
 @pytest.mark.timeout(600)
