@@ -100,7 +100,7 @@ class Stack:
     def __init__(self, home: Path, *, cache: Path | None = None) -> None:
         self.home = home.absolute()
         self.cache = cache or jars.default_cache()
-        self._broker = Broker(home=self.home / "kafka", log=self._log(KAFKA), record=self._record(KAFKA))
+        self.broker = Broker(home=self.home / "kafka", log=self._log(KAFKA), record=self._record(KAFKA))
         self.s3 = S3Server(home=self.home / "s3", log=self._log(S3), record=self._record(S3))
         self._dagster = Dagster(home=self.home / "dagster", logs=self.home / "logs", records=self.home / "run")
         self.monitoring = Monitoring(
@@ -183,13 +183,13 @@ class Stack:
     def _up_kafka(self, java: JavaHome, port: int | None, tell: Progress) -> list[str]:
         record = process.read_record(self._record(KAFKA))
         if record is not None and process.is_alive(record):
-            tell(KAFKA, f"already running on {self._broker.address}, pid {record.pid}")
+            tell(KAFKA, f"already running on {self.broker.address}, pid {record.pid}")
             return []
-        before = self._broker.port
+        before = self.broker.port
         files = jars.resolve("kafka", java, tell, cache=self.cache)
-        self._broker.start(java, files, port=port, on_step=lambda detail: tell(KAFKA, detail))
-        tell(KAFKA, f"answers on {self._broker.address}")
-        if before not in (None, self._broker.port) and self._dagster.stop():
+        self.broker.start(java, files, port=port, on_step=lambda detail: tell(KAFKA, detail))
+        tell(KAFKA, f"answers on {self.broker.address}")
+        if before not in (None, self.broker.port) and self._dagster.stop():
             tell(DAGSTER, "stopped, as the broker's address has changed")
         return [KAFKA]
 
@@ -225,12 +225,12 @@ class Stack:
             "PYSPARK_PYTHON": sys.executable,
             "ROLLFORWARD_HOME": str(self.home),
         }
-        if self._broker.address:
-            env["ROLLFORWARD_BOOTSTRAP_SERVERS"] = self._broker.address
+        if self.broker.address:
+            env["ROLLFORWARD_BOOTSTRAP_SERVERS"] = self.broker.address
         return env
 
     def _status(self, *, java_home: str | None, started: tuple[str, ...] = ()) -> StackStatus:
-        addresses = {KAFKA: self._broker.address, S3: self.s3.endpoint, WEBSERVER: self._dagster.url, DAEMON: None}
+        addresses = {KAFKA: self.broker.address, S3: self.s3.endpoint, WEBSERVER: self._dagster.url, DAEMON: None}
         addresses |= {name: self.monitoring.url(name) for name in MONITORS}
         # What this machine has never run is not missing.
         monitors = tuple(name for name in MONITORS if self._record(name).exists())

@@ -1,6 +1,6 @@
 """The test bench of the matrix: a broker of its own, the pipeline, its supervisor, its input and its auditor.
 
-The supervisor is the production one: the same two functions that Dagster's sensor and recovery run call, `status` and
+The pipeline reaches its broker through a proxy, which may be cut; the input does not. The supervisor is the production one: the same two functions that Dagster's sensor and recovery run call, `status` and
 `launch` of `ops.control`. Transactions time out after `TRANSACTION_S`, a silent process after `ANSWER_S`.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from infra import ports
 from infra.stack import Stack
 from ops import control
 from ops.environment import with_spark
@@ -32,6 +33,7 @@ from statestore.kafka.reader import Reader
 from tests.crash.matrix import check
 from tests.crash.matrix.auditor import Auditor
 from tests.crash.matrix.workload import PARTITIONS, SQL, Workload
+from tests.support.network import Network, ProxiedBroker
 from tests.support.small_disk import SmallDisk
 from tests.support.waiting import TooLate
 
@@ -56,13 +58,15 @@ class Bench:
         self._before = os.environ.get("TMPDIR")
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.temporary)
         self.disk = SmallDisk.mounted(home / "disk", DISK)
-        self.stack = Stack(home / "stack")
+        self.stack, proxy, proxied = Stack(home / "stack"), ports.free_port(), ports.free_port()
+        self.stack.broker = ProxiedBroker(**vars(self.stack.broker), proxy=proxy, proxied=proxied)
         self.stack.up(components=["kafka"])
+        self.network = Network(proxy=proxy, proxied=proxied)
         unusual: dict[str, Any] = {} if small else {"small_batch_records": 0}
         self.settings = with_spark(
             Settings(
                 home=home / "home",
-                bootstrap_servers=self.stack.status().bootstrap_servers or "",
+                bootstrap_servers=self.network.address,
                 state_dir=self.disk.path / "state",
                 service="matrix",
                 batch_interval_s=0.3,
@@ -79,7 +83,9 @@ class Bench:
         self.points.mkdir()
         os.environ["ROLLFORWARD_FAILPOINTS"] = str(self.points)
         self.settings.home.mkdir(parents=True, exist_ok=True)
-        self.load = Workload(self.settings.bootstrap_servers, NAME, seed)
+        # The input comes from elsewhere, and the auditor is nobody's neighbour.
+        beside = self.settings.model_copy(update={"bootstrap_servers": self.stack.status().bootstrap_servers or ""})
+        self.load = Workload(beside.bootstrap_servers, NAME, seed)
         self.registry = Registry(self.settings.metastore)
         deploy(SQL.format(topic=NAME), NAME, self.settings, self.registry)
         want(NAME, RUNNING, self.settings, self.registry)
@@ -92,7 +98,7 @@ class Bench:
         self._watching.set()
         self._supervisor.start()
         self.load.resume()
-        self.auditor = Auditor(NAME, self.settings, self.registry, self.load)
+        self.auditor = Auditor(NAME, beside, self.registry, self.load)
 
     # The supervisor.
 
@@ -228,6 +234,7 @@ class Bench:
         self.load.close()
         control.end_driver(self.registry, NAME, timeout_s=20)
         self.registry.close()
+        self.network.close()
         self.stack.down(wipe=True)
         self.disk.close()
         del os.environ["ROLLFORWARD_FAILPOINTS"], os.environ["TMPDIR"]

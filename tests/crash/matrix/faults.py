@@ -11,7 +11,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -259,6 +259,30 @@ def _broker_away(seconds: float) -> Fault:
 
 for _seconds in (1, 10, 60):
     FAULTS[f"broker-away-{_seconds}s"] = _broker_away(_seconds)
+
+
+# The network between the pipeline and a broker that goes on, and ends transactions that have expired.
+
+
+def _commit_into(bench: Bench, choose: random.Random, away: AbstractContextManager[None]) -> None:
+    """The network goes away behind all that a transaction has produced, and its commit is sent into that."""
+    server = _in_its_transaction(bench, choose)
+    with away:
+        mark = bench.mark()
+        server.resume()
+        time.sleep(ZOMBIE_S)
+        assert not bench.progressed(mark), "the network was not away"
+
+
+@fault
+def network_cut(bench: Bench, choose: random.Random) -> None:
+    _commit_into(bench, choose, bench.network.cut())
+
+
+@fault
+def network_silent(bench: Bench, choose: random.Random) -> None:
+    """The commit arrives when its transaction has expired, and others have come behind it."""
+    _commit_into(bench, choose, bench.network.silent())
 
 
 # Disk.
