@@ -38,19 +38,24 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         path = _file(folder)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._fd, 0)
+            os.write(self._fd, json.dumps({"pid": os.getpid(), "started_s": _started_s(psutil.Process())}).encode())
         except BlockingIOError as error:
-            self._file.close()
+            self.release()
             raise LockHeld("store folder is locked by another process", folder=folder) from error
-        self._file.truncate()
-        self._file.write(json.dumps({"pid": os.getpid(), "started_s": _started_s(psutil.Process())}))
-        self._file.flush()
+        except BaseException:
+            # On a full disk nothing is written: the lock of one that is not there would be held until this process ends.
+            self.release()
+            raise
 
     def release(self) -> None:
         """Give the folder free. Twice is harmless."""
-        self._file.close()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 def end_zombie(folder: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,3 +74,16 @@ def test_another_process_of_the_same_number_is_left_alone(folder: Path, zombie: 
     path.write_text("")
     assert not end_zombie(folder)
     assert zombie.is_running()
+
+
+def test_a_lock_on_a_full_disk_is_not_held_by_who_did_not_get_it(folder: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large") as kept:
+            FolderLock(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    FolderLock(folder).release()
+    # Alive until here, and with it whatever the one that failed still had open.
+    assert kept.value.errno
