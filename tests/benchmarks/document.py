@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.benchmarks import plots, report
@@ -109,8 +109,12 @@ def scenario_table(rows: Sequence[Row], order: Sequence[str] = ()) -> str:
 def remarks(rows: Sequence[Row]) -> list[str]:
     """Who cannot, and how it was measured."""
     cannot = [f"{row['system']}: {row['note']}." for row in rows if row["value"] is None]
-    how = dict.fromkeys(f"`{row['command']}`, {row['versions']['date']}" for row in rows)
+    how = dict.fromkeys(f"`{row['command']}`, {_when(row['versions'])}" for row in rows)
     return [*cannot, f"By {'; '.join(how)}, {rows[0]['versions']['cores']} cores."]
+
+
+def _when(versions: Mapping[str, str]) -> str:
+    return versions["date"] + (f", commit {versions['commit']}" if "commit" in versions else "")
 
 
 def systems(rows: Sequence[Row]) -> list[str]:

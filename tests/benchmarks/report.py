@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -83,10 +84,18 @@ def machine() -> dict[str, str]:
     """What the figures depend on beside the systems' versions."""
     return {
         "date": time.strftime("%Y-%m-%d"),
+        **_commit(),
         "cores": str(os.cpu_count()),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def _commit() -> dict[str, str]:
+    """The commit that was measured, and whether files have changed since; nothing outside a clone."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+changes"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return {"commit": found.stdout.strip()} if found.returncode == 0 else {}
 
 
 def rounded(value: float) -> float:
