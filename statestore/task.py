@@ -35,7 +35,7 @@ from statestore.errors import InvariantBroken, RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.folders import settle
 from statestore.kafka.admin import Admin
-from statestore.kafka.producer import ProducerFatal, TransactionAborted, TransactionalProducer
+from statestore.kafka.producer import ProducerFatal, TransactionAborted, TransactionalProducer, message_bytes
 from statestore.kafka.reader import Reader
 from statestore.layouts import timestamped
 from statestore.layouts.local import are_local
@@ -488,10 +488,11 @@ class Task:
         return position
 
     def _dead_letters(self, staged: Staged) -> list[DeadLetter]:
-        """As large as their topic takes them: a source may take larger records, or compress them better."""
+        """As large as their topic and the client take them: a source may take larger records, or compress them better."""
         if all(dead.size < _SURELY_TAKEN for dead in staged.dead):
             return staged.dead
-        most = int(self._admin.configs(self.spec.dead_letter_topic)["max.message.bytes"])
+        topics = int(self._admin.configs(self.spec.dead_letter_topic)["max.message.bytes"])
+        most = min(topics, message_bytes(self._kafka))
         return [dead.cut(most) for dead in staged.dead]
 
     def _order_after(self, staged: Staged) -> Order | None:

@@ -31,7 +31,14 @@ _NOT_A_MEMBER = {
     ck.KafkaError.REBALANCE_IN_PROGRESS,
 }
 
+# The client's own limit is a megabyte, less than brokers take: how large a record may be is the topic's to say.
+_MESSAGE_BYTES = 1_000_000_000
 _HINTS = {ck.KafkaError.MSG_SIZE_TOO_LARGE: "set a larger max.message.bytes of the topic, and start again"}
+
+
+def message_bytes(config: KafkaConfig) -> int:
+    """How large a record may be for the client, whatever its topic takes; it has a limit where its settings say one."""
+    return int(config.client.get("message.max.bytes", _MESSAGE_BYTES))
 
 
 class TransactionAborted(RollforwardError):
@@ -60,8 +67,7 @@ class TransactionalProducer:
         self._members: dict[str, object] = {}
         self._producer = ck.Producer(
             {
-                # The client's own limit is a megabyte, less than brokers take: how large a record may be is the topic's to say.
-                "message.max.bytes": 1_000_000_000,
+                "message.max.bytes": _MESSAGE_BYTES,
                 **client_settings(config),
                 **(
                     {

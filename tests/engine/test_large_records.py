@@ -42,16 +42,16 @@ def send(kafka: str, topic: str, values: list[str]) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("small", [0, 30_000])
+@pytest.mark.parametrize(("small", "limit"), [(0, LARGEST), (30_000, 700_000)], ids=["topics-limit", "clients-limit"])
 def test_a_bad_record_as_large_as_brokers_take_is_a_dead_letter(
-    settings: Settings, kafka: str, unique: str, small: int
+    settings: Settings, kafka: str, unique: str, small: int, limit: int
 ) -> None:
     create_topic(kafka, unique)
     text = incompressible(LARGEST)
     send(kafka, unique, ['{"id":1,"text":"a"}', text, '{"id":2,"text":"b"}'])
-    pipeline = PipelineUnderTest(
-        settings.model_copy(update={"small_batch_records": small}), unique, SQL.format(topic=unique)
-    )
+    client = {"message.max.bytes": str(limit)} if limit < LARGEST else {}
+    changed = {"small_batch_records": small, "kafka": client}
+    pipeline = PipelineUnderTest(settings.model_copy(update=changed), unique, SQL.format(topic=unique))
     try:
         assert pipeline.run_until_end() == 0, pipeline.tail()
     finally:
@@ -66,7 +66,7 @@ def test_a_bad_record_as_large_as_brokers_take_is_a_dead_letter(
         value = present(letter.value())
         assert (b"1", b"%d" % (LARGEST + 1)) == (headers["source-offset"], headers["cut-from-bytes"])
         assert text.encode().startswith(value)
-        assert len(value) > 0.99 * LARGEST
+        assert 0.99 * limit < len(value) < limit
 
 
 @pytest.mark.timeout(600)
