@@ -5,13 +5,14 @@ there; the port is kept in `ports.json`, so that links and bookmarks stay good. 
 dev`, need 100 MB less, and end on SIGTERM. They are started as modules of the running interpreter, so they see its
 packages. Both may be killed at any time; Dagster's storage is its own.
 
-Before the first start, and before the first one with another version of Dagster, a third process makes or migrates the
-storage alone and names the version in the file `storage`: two that make it at once can mark it with two revisions, which
+Before the first start, and before the first one with another version of Dagster or another dagster.yaml, a third process
+makes or migrates the storage alone and names both in the file `storage`: two that make it at once can mark it with two revisions, which
 Dagster never opens again. Killed half-way, it is repeated.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -33,9 +34,11 @@ DAEMON = "dagster-daemon"
 STORAGE = "dagster-storage"
 # Importing definitions that bring Spark and pandas takes long on a loaded machine.
 START_TIMEOUT_S = 120.0
+# A long history takes its time to be migrated.
+STORAGE_TIMEOUT_S = 1800.0
 STOP_GRACE_S = 15.0
 PROBE_TIMEOUT_S = 2.0
-# The interpreter and the version are its arguments, so nothing of them is read by the shell.
+# The interpreter and the text are its arguments, so nothing of them is read by the shell.
 MAKE_STORAGE = '"$0" -m dagster instance migrate && echo "$1" > storage'
 LOCATIONS_QUERY = """{ workspaceOrError { __typename
   ... on Workspace { locationEntries { name loadStatus locationOrLoadError { __typename ... on PythonError { message errorChain { error { message } } } } } } } }"""
@@ -176,17 +179,20 @@ class Dagster:
         return f"http://{ports.HOST}:{self.port}" if self.port else None
 
     def _has_storage(self) -> bool:
-        """Whether the storage was made, whole, by the Dagster that is installed now."""
+        """Whether the storage was made, whole, by the Dagster that is installed now and as dagster.yaml names it now."""
         try:
-            return (self.home / "storage").read_text(encoding="utf-8").strip() == version("dagster")
+            return (self.home / "storage").read_text(encoding="utf-8").strip() == self._storage()
         except (OSError, ValueError):
             return False
+
+    def _storage(self) -> str:
+        return f"{version('dagster')} {hashlib.sha256((self.home / 'dagster.yaml').read_bytes()).hexdigest()}"
 
     def _make_storage(self, module: str, env: Mapping[str, str]) -> None:
         """Makes the storage that dagster.yaml names, or migrates it; raises StartFailed with the log's end."""
         spec = self._spec(STORAGE, module, env)
         try:
-            process.start_and_await(spec, self._has_storage, timeout_s=START_TIMEOUT_S)
+            process.start_and_await(spec, self._has_storage, timeout_s=STORAGE_TIMEOUT_S)
         finally:
             process.stop(spec.record)
 
@@ -206,7 +212,7 @@ class Dagster:
     def _spec(self, name: str, module: str, env: Mapping[str, str]) -> ProcessSpec:
         words: tuple[str, ...]
         if name == STORAGE:
-            words = ("/bin/sh", "-c", MAKE_STORAGE, sys.executable, version("dagster"))
+            words = ("/bin/sh", "-c", MAKE_STORAGE, sys.executable, self._storage())
         elif name == WEBSERVER:
             words = (sys.executable, "-m", "dagster_webserver", "-m", module, "-h", ports.HOST, "-p", str(self.port))
         else:

@@ -489,10 +489,10 @@ class Task:
 
     def _dead_letters(self, staged: Staged) -> list[DeadLetter]:
         """As large as their topic and the client take them: a source may take larger records, or compress them better."""
-        if all(dead.size < _SURELY_TAKEN for dead in staged.dead):
+        clients = message_bytes(self._kafka)
+        if all(dead.size < min(_SURELY_TAKEN, clients // 2) for dead in staged.dead):
             return staged.dead
-        topics = int(self._admin.configs(self.spec.dead_letter_topic)["max.message.bytes"])
-        most = min(topics, message_bytes(self._kafka))
+        most = min(clients, int(self._admin.configs(self.spec.dead_letter_topic)["max.message.bytes"]))
         return [dead.cut(most) for dead in staged.dead]
 
     def _order_after(self, staged: Staged) -> Order | None:

@@ -13,7 +13,7 @@ too, and a good record must never be given up for that: every other error ends t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -39,6 +39,8 @@ _JAVA = (
 )
 _PYTHON_WORKER = "org.apache.spark.api.python.PythonException"
 _PYTHON = ("pyarrow.lib.Arrow", "ValueError", "TypeError", "KeyError", "OverflowError", "ArithmeticError", "decimal.")
+# What a worker fails of that has no memory left, or is to end.
+_PYTHON_NOT_DATA = ("pyarrow.lib.ArrowMemoryError", "pyarrow.lib.ArrowCancelled")
 _PYTHON_MORE = ("RecursionError", "UnicodeDecodeError", "UnicodeEncodeError", "IndexError", "ZeroDivisionError")
 
 
@@ -59,7 +61,7 @@ def _python_error(traceback: str) -> str | None:
     """The line that names the exception of a worker. The traceback's own lines are indented."""
     lines = [line for line in traceback.splitlines() if line and not line.startswith(" ")]
     last = lines[-1] if lines else ""
-    return last[:300] if last.startswith((*_PYTHON, *_PYTHON_MORE)) else None
+    return last[:300] if last.startswith((*_PYTHON, *_PYTHON_MORE)) and not last.startswith(_PYTHON_NOT_DATA) else None
 
 
 def _first_line(text: str) -> str:
@@ -81,19 +83,30 @@ Failure = Callable[[Planned, tuple[Range, ...]], str | None]
 def without_refused(planned: Planned, failure: Failure, *, most: int) -> Planned:
     """The batch without the records that it fails of, perhaps over fewer offsets. It does not fail when it is tried.
 
-    `failure` says why a batch fails of some of its offsets. A period that is computed again has no fewer offsets: raises
-    `InvalidInput` where it would have to. Unchanged if the batch does not fail any more.
+    `failure` says why a batch fails of some of its offsets. Unchanged if the batch does not fail any more. Raises
+    `InvalidInput` for a period that is computed again and would have to be cut, or fails of more than `most` records;
+    and for a record that fails though it is left out, whose reason is not the record.
     """
+    period = planned.recompute
     while True:
-        period = planned.recompute
         read = planned.ranges if period is None else period.ranges
-        found, known = find_refused(read, partial(failure, planned), most=most)
-        if known != read and period is not None:
+        found, known = find_refused(read, partial(failure, planned), most=most if period is None else most + 1)
+        again = {(r.partition, r.offset) for r in planned.refused} & {(r.partition, r.offset) for r in found}
+        if again:
+            partition, offset = min(again)
             raise InvalidInput(
-                "period fails of more records than can be left out",
+                "record fails though it is left out",
+                partition=partition,
+                offset=offset,
+                error=found[0].reason,
+                hint="the query fails of something else than its records; nothing of the batch is committed",
+            )
+        if period is not None and (len(found) > most or known != read):
+            raise InvalidInput(
+                "period fails of more records than can be left out" if found else "period fails of its records together",
                 request=period.request,
                 records=len(found),
-                hint="correct the query, or raise poisoned_records_max",
+                hint="correct the query, or raise poisoned_records_max" if found else "correct the query",
             )
         if not found and known == read:
             return planned
@@ -109,63 +122,57 @@ def find_refused(
     """The records that fail when they are alone, each with its reason; and the offsets up to which they were searched for.
 
     `failure` tries some offsets and says why they fail. A record is tried twice before it is refused. All of `ranges` are
-    searched, unless `most` are found, or halves that fail together only: it ends with that record, or the first half.
-    Without the records that were found the rest may fail again, as a sum does. Raises whatever `failure` raises.
+    searched, unless `most` are found, or halves that fail together only: it ends with that record, or the first half,
+    at about the same part of every partition. Without the records that were found the rest may fail again, as a sum
+    does. Raises whatever `failure` raises.
     """
     found: list[Refused] = []
+    # Before which every offset of a partition has been searched.
+    ends = {r.partition: r.start for r in ranges}
     pending: list[tuple[Range, ...] | _Together] = [ranges]
     while pending:
         part = pending.pop()
         if isinstance(part, _Together):
             if len(found) == part.found_before:
-                return tuple(found), _up_to(ranges, part.partition, part.end)
+                return tuple(found), _up_to(ranges, {**ends, **{r.partition: r.start for r in part.second}})
             continue
         reason = failure(part)
-        if reason is None:
-            continue
-        if count_offsets(part) > 1:
+        if reason is not None and count_offsets(part) > 1:
             first, second = _halves(part)
-            # The first half lies on top, so records are found in the order of their offsets.
-            pending += [_Together(first[-1].partition, first[-1].end, len(found)), second, first]
+            # The first half lies on top, so the records of a partition are found in the order of their offsets.
+            pending += [_Together(second, len(found)), second, first]
             continue
-        reason = failure(part)
-        if reason is None:
-            continue
-        (only,) = [r for r in part if r.end > r.start]
-        found.append(Refused(only.partition, only.start, f"expression failed: {reason}"))
-        log.warning("record is refused", partition=only.partition, offset=only.start, reason=reason)
+        if reason is not None and failure(part) is not None:
+            (only,) = [r for r in part if r.offsets]
+            found.append(Refused(only.partition, only.start, f"expression failed: {reason}"))
+            log.warning("record is refused", partition=only.partition, offset=only.start, reason=reason)
+        ends |= {r.partition: r.end for r in part}
         if len(found) == most:
-            return tuple(found), _up_to(ranges, only.partition, only.end)
-    return tuple(found), ranges
+            break
+    return tuple(found), _up_to(ranges, ends)
 
 
 @dataclass(frozen=True)
 class _Together:
-    """Behind two halves: where the first ends, and how many records had been found before them."""
+    """Behind two halves: the second, and how many records had been found before them."""
 
-    partition: int
-    end: int
+    second: tuple[Range, ...]
     found_before: int
 
 
-def _up_to(ranges: tuple[Range, ...], partition: int, end: int) -> tuple[Range, ...]:
-    """The offsets before this one, partition after partition; none of the partitions behind it."""
-    at = [r.partition for r in ranges].index(partition)
-    ends = [r.end if n < at else r.start if n > at else end for n, r in enumerate(ranges)]
-    return tuple(_between(r, r.start, end) for r, end in zip(ranges, ends, strict=True))
+def _up_to(ranges: tuple[Range, ...], ends: Mapping[int, int]) -> tuple[Range, ...]:
+    return tuple(_between(r, r.start, ends[r.partition]) for r in ranges)
 
 
 def _halves(ranges: tuple[Range, ...]) -> list[tuple[Range, ...]]:
-    """The offsets in two parts of equal size, partition after partition."""
-    left = count_offsets(ranges) // 2
-    first: list[Range] = []
-    second: list[Range] = []
-    for r in ranges:
-        cut = r.start + min(left, r.offsets)
-        left -= cut - r.start
-        first += [_between(r, r.start, cut)] if cut > r.start else []
-        second += [_between(r, cut, r.end)] if cut < r.end else []
-    return [tuple(first), tuple(second)]
+    """The first and the second half of every partition; of single records, half of the partitions."""
+    ranges = tuple(r for r in ranges if r.offsets)
+    if all(r.offsets == 1 for r in ranges):
+        return [ranges[: len(ranges) // 2], ranges[len(ranges) // 2 :]]
+    cuts = [r.start + (r.offsets + 1) // 2 for r in ranges]
+    first = tuple(_between(r, r.start, cut) for r, cut in zip(ranges, cuts, strict=True))
+    second = tuple(_between(r, cut, r.end) for r, cut in zip(ranges, cuts, strict=True) if cut < r.end)
+    return [first, second]
 
 
 def _between(whole: Range, start: int, end: int) -> Range:

@@ -245,7 +245,8 @@ class QueryDriver:
                         error=reason or cause,
                         hint="nothing of the batch is committed; fix the cause and start the pipeline again",
                     ) from error
-                poisoned = reason is not None and (query.on_error or self._settings.on_error) == "dead-letter"
+                # A search that has failed itself, as of a server that is gone, is made again.
+                poisoned |= reason is not None and (query.on_error or self._settings.on_error) == "dead-letter"
                 self._servers.ensure(f"batch {planned.batch} failed: {cause}", only=self.query.name)
         with self._traces.span("finish", batch=planned.batch):
             self._journal.finish(planned)
@@ -267,7 +268,10 @@ class QueryDriver:
 
     def _refuse(self, query: Query, planned: Planned) -> Planned:
         """Find the records that the batch fails of, and plan it anew without them, under its number."""
-        if any(task["batch"] >= planned.batch for task in self._servers.figures(query.name)):
+        tasks = self._servers.figures(query.name)
+        if len(tasks) < query.tasks or any(task["state"] != "running" for task in tasks):
+            raise Unavailable("a batch that fails of its data may be committed in part: not every task is up")
+        if any(task["batch"] >= planned.batch for task in tasks):
             # What is committed has counted every record: leaving one out now would make it a dead letter as well.
             raise InvariantBroken("a batch that is committed in part fails of its data", batch=planned.batch)
         # Retention may have taken records since, and a search would blame those that are left.

@@ -35,13 +35,24 @@ class Job:
         return f"poison at {found[0]}" if found else None
 
 
+class Left:
+    """A job that is given what is left of a batch."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def __call__(self, planned: Planned, part: tuple[Range, ...]) -> str | None:
+        self.job.poisoned -= {(r.partition, r.offset) for r in planned.refused}
+        return self.job(part)
+
+
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.data())
 def test_exactly_the_poisoned_records_are_found(ends: list[int], data: st.DataObject) -> None:
     places = [(partition, 5 + at) for partition, end in enumerate(ends) for at in range(end)]
     poisoned = set(data.draw(st.lists(st.sampled_from(places), max_size=5))) if places else set()
     found, known = find_refused(ranges(*ends), Job(poisoned), most=10)
     assert known == ranges(*ends)
-    assert sorted(poisoned) == [(r.partition, r.offset) for r in found]
+    assert sorted(poisoned) == sorted((r.partition, r.offset) for r in found)
     assert all(f"poison at {(r.partition, r.offset)}" in r.reason for r in found)
 
 
@@ -54,11 +65,18 @@ def test_the_cost_grows_with_the_logarithm_of_the_batch() -> None:
 def test_with_the_most_records_the_batch_ends_behind_the_last_of_them() -> None:
     found, known = find_refused(ranges(3, 100, 7), Job({(1, 5 + 2 * n) for n in range(50)}), most=10)
     assert [(1, 5 + 2 * n) for n in range(10)] == [(r.partition, r.offset) for r in found]
-    assert [(5, 8), (5, 24), (5, 5)] == [(r.start, r.end) for r in known]
+    assert known[1] == Range("t", "id", 1, 5, 24)
+
+
+def test_where_the_batch_ends_every_partition_has_its_share() -> None:
+    _, known = find_refused(ranges(100, 100, 100), Job({(1, 5 + 50)}), most=1)
+    assert [(5, 56), (5, 56), (5, 55)] == [(r.start, r.end) for r in known]
 
 
 def test_halves_that_fail_only_together_end_the_batch_between_them() -> None:
     assert find_refused(ranges(8), lambda part: "sum" if offsets(part) > 4 else None, most=9) == ((), ranges(4))
+    assert find_refused(ranges(8, 4), lambda part: "sum" if offsets(part) > 6 else None, most=9) == ((), ranges(4, 2))
+    assert find_refused(ranges(1, 1), lambda part: "sum" if offsets(part) > 1 else None, most=9) == ((), ranges(1, 0))
 
 
 def test_a_record_that_fails_once_is_not_refused() -> None:
@@ -105,12 +123,47 @@ def test_batch_after_batch_goes_through_and_only_what_cannot_be_added_is_refused
     assert state == total.state
 
 
+@given(st.lists(st.lists(st.integers(0, 10), max_size=20), min_size=1, max_size=4), st.integers(1, 5))
+def test_no_partition_waits_for_another_and_no_record_is_lost(partitions: list[list[int]], most: int) -> None:
+    poisoned = {(p, 5 + at) for p, values in enumerate(partitions) for at, value in enumerate(values) if value == 10}
+    starts, refused = dict.fromkeys(range(len(partitions)), 5), set()
+    ends = {p: 5 + len(values) for p, values in enumerate(partitions)}
+    while starts != ends:
+        whole = Planned(1, "plan", tuple(Range("t", "id", p, starts[p], ends[p]) for p in starts))
+        planned = without_refused(whole, Left(Job(set(poisoned))), most=most)
+        assert offsets(planned.ranges) > 0
+        taken = {(r.partition, o) for r in planned.ranges for o in range(r.start, r.end)}
+        assert poisoned & taken == {(r.partition, r.offset) for r in planned.refused}
+        refused |= poisoned & taken
+        starts = {r.partition: r.end for r in planned.ranges}
+    assert refused == poisoned
+
+
 def test_a_period_is_not_cut() -> None:
     period = Recompute("request", 0, 1, ranges(50))
     planned = Planned(1, "plan", ranges(0), recompute=period)
     poisoned = Job({(0, 5 + n) for n in range(20)})
     with pytest.raises(InvalidInput, match="period fails of more records"):
         without_refused(planned, lambda _planned, part: poisoned(part), most=10)
+
+
+def test_a_period_may_fail_of_as_many_records_as_can_be_left_out() -> None:
+    planned = Planned(1, "plan", ranges(0), recompute=Recompute("request", 0, 1, ranges(50)))
+    left_out = without_refused(planned, Left(Job({(0, 5 + n) for n in range(10)})), most=10)
+    assert [5 + n for n in range(10)] == [r.offset for r in left_out.refused]
+
+
+def test_a_period_that_fails_only_together_says_so() -> None:
+    planned = Planned(1, "plan", ranges(0), recompute=Recompute("request", 0, 1, ranges(50)))
+    with pytest.raises(InvalidInput, match="period fails of its records together"):
+        without_refused(planned, lambda _planned, part: "sum" if offsets(part) > 20 else None, most=10)
+
+
+@pytest.mark.parametrize("most", [1, 10])
+def test_a_record_that_fails_though_it_is_left_out_ends_the_search(most: int) -> None:
+    poisoned = Job({(0, 9)})
+    with pytest.raises(InvalidInput, match="record fails though it is left out"):
+        without_refused(Planned(1, "plan", ranges(50)), lambda _planned, part: poisoned(part), most=most)
 
 
 def test_another_error_ends_the_search() -> None:

@@ -3,7 +3,7 @@
     python -m tests.support.network LISTEN TARGET     forwards every connection on loopback, from port to port
 
 The broker listens for it on a second port and advertises the proxy's, so that a client that was given the proxy's address
-never finds another. Killed, the proxy resets its connections and new ones are refused, as behind a switch that is off.
+never finds another. Killed, its connections end and new ones are refused, as behind a switch that is off.
 Stopped, it swallows what is sent and delivers it, late, when it goes on.
 """
 
@@ -58,11 +58,15 @@ class Network:
     def _start(self) -> None:
         root = Path(__file__).parents[2]
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, cwd=root)
-        await_("the proxy listens", lambda: ports.owner(self._port) is not None)
+        await_("the proxy listens", self._listens)
+
+    def _listens(self) -> bool:
+        owner = ports.owner(self._port)
+        return owner is not None and owner.pid == self._process.pid
 
     @contextmanager
     def cut(self) -> Iterator[None]:
-        """Every connection is reset, and none comes about within."""
+        """Every connection ends, and none comes about within."""
         self.close()
         try:
             yield
