@@ -103,7 +103,9 @@ def without_refused(planned: Planned, failure: Failure, *, most: int) -> Planned
             )
         if period is not None and (len(found) > most or known != read):
             raise InvalidInput(
-                "period fails of more records than can be left out" if found else "period fails of its records together",
+                "period fails of more records than can be left out"
+                if found
+                else "period fails of its records together",
                 request=period.request,
                 records=len(found),
                 hint="correct the query, or raise poisoned_records_max" if found else "correct the query",
