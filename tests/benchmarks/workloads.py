@@ -156,7 +156,7 @@ WORKLOADS: dict[str, Workload] = {
                 size=size,
                 peer="key-totals",
             )
-            for keys, size in ((10_000, 60_000_000), (500_000, 20_000_000))
+            for keys, size in ((10_000, 40_000_000), (500_000, 16_000_000))
         ),
         on_bids(
             "last-per-key",
@@ -175,7 +175,7 @@ WORKLOADS: dict[str, Workload] = {
             "days",
             Draw(auctions=10_000, prices=2_000_000, days=10),
             bids.auction_days,
-            size=9_000_000,
+            size=24_000_000,
             key=("auction", "day"),
         ),
         on_bids(
