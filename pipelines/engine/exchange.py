@@ -16,6 +16,7 @@ from pyspark import TaskContext
 
 from pipelines.engine.merge import DROPPED, LAST, MERGED, ROW_STATE, STORED, STREAM_TIME
 from pipelines.engine.record_order import NO_TIME, Ordered, RecordOrder
+from pipelines.engine.resultlimit import ANY, ResultLimit
 from pipelines.engine.statecodec import StateCodec
 from statestore.batches import Order
 from statestore.client import Reading, StoreClient, Writing
@@ -44,7 +45,8 @@ class Exchange:
     """Where the tasks of one batch are served. `sockets[n]` is the socket of the server that owns task n.
 
     `epoch` is the driver's: a server refuses the Spark tasks of a driver that another has replaced. `after[n]` is the
-    batch that task n has to commit before it is read, -1 for none; where it is empty none has to.
+    batch that task n has to commit before it is read, -1 for none; where it is empty none has to. `results` is how large
+    a result may be.
     """
 
     query: str
@@ -52,6 +54,7 @@ class Exchange:
     batch: int
     sockets: tuple[str, ...]
     after: tuple[int, ...] = ()
+    results: ResultLimit = ANY
 
     def client(self, task: int) -> StoreClient:
         """A connection to the task's server."""
@@ -220,12 +223,14 @@ def writer(
                     writing = exchange.write(client, task, attempt=attempt, token=token, order=order)
                 if pc.any(pc.not_equal(batch.column("__token"), token)).as_py():
                     raise InvariantBroken("one task read two versions of its state", task=exchange.task_name(task))
-                writing.add(staged_rows(batch, parts, codec))
+                rows = staged_rows(batch, parts, codec)
+                exchange.results.require(rows.column("key"), rows.column("value"), rows.column("emit"))
+                writing.add(rows)
                 dead += len(batch) - batch.column("__dead").null_count
             if writing is not None:
-                rows = writing.close()
+                staged = writing.close()
                 reach("worker.staged")
-                yield result(task, attempt, max(0, rows - dead), 0 if order is None else order.dropped)
+                yield result(task, attempt, max(0, staged - dead), 0 if order is None else order.dropped)
 
     return write
 

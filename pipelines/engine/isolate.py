@@ -7,8 +7,9 @@ what follows is the next batch's to search, and what was found is committed mean
 fail together and not alone, such as amounts whose sum is too large: with the first half committed, the record of the
 second that is one too many fails alone.
 
-Only what an expression or the decoder raises counts against a record. A server, worker or broker that is gone raises
-too, and a good record must never be given up for that: every other error ends the search.
+Only what an expression or the decoder raises counts against a record, and a result that its topic does not take. A
+server, worker or broker that is gone raises too, and a good record must never be given up for that: every other error
+ends the search.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from functools import partial
 
 import structlog
 
+from pipelines.engine.resultlimit import ResultTooLarge
 from statestore.batches import Planned, Range, Refused, count_offsets
 from statestore.errors import InvalidInput, RollforwardError
 
 log = structlog.get_logger()
+_FAILED = "expression failed: "
 _SPARK_PREFIX = "org.apache.spark.Spark"
 # What Spark itself fails of; its subclasses are what expressions raise.
 _NOT_DATA = {"org.apache.spark.SparkException", "org.apache.spark.SparkOutOfMemoryError"}
@@ -38,6 +41,7 @@ _JAVA = (
     "java.time.",
 )
 _PYTHON_WORKER = "org.apache.spark.api.python.PythonException"
+_TOO_LARGE = f"{ResultTooLarge.__module__}.{ResultTooLarge.__qualname__}: "
 _PYTHON = ("pyarrow.lib.Arrow", "ValueError", "TypeError", "KeyError", "OverflowError", "ArithmeticError", "decimal.")
 # What a worker fails of that has no memory left, or is to end.
 _PYTHON_NOT_DATA = ("pyarrow.lib.ArrowMemoryError", "pyarrow.lib.ArrowCancelled")
@@ -45,14 +49,14 @@ _PYTHON_MORE = ("RecursionError", "UnicodeDecodeError", "UnicodeEncodeError", "I
 
 
 def data_error(error: BaseException) -> str | None:
-    """What an expression or the decoder has raised, if that is why the job failed; None for every other failure."""
+    """What an expression, the decoder or a result that is too large has raised; None for every other failure of a job."""
     cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     while cause is not None:
         kind, text = str(cause.getClass().getName()), str(cause.getMessage())
         if kind == _PYTHON_WORKER:
             return _python_error(text)
         if (kind.startswith(_SPARK_PREFIX) and kind not in _NOT_DATA) or kind.startswith(_JAVA):
-            return _first_line(text)
+            return f"{_FAILED}{_first_line(text)}"
         cause = cause.getCause()
     return None
 
@@ -61,11 +65,14 @@ def _python_error(traceback: str) -> str | None:
     """The line that names the exception of a worker. The traceback's own lines are indented."""
     lines = [line for line in traceback.splitlines() if line and not line.startswith(" ")]
     last = lines[-1] if lines else ""
-    return last[:300] if last.startswith((*_PYTHON, *_PYTHON_MORE)) and not last.startswith(_PYTHON_NOT_DATA) else None
+    if last.startswith(_TOO_LARGE):
+        return last.removeprefix(_TOO_LARGE)
+    of_data = last.startswith((*_PYTHON, *_PYTHON_MORE)) and not last.startswith(_PYTHON_NOT_DATA)
+    return f"{_FAILED}{last[:300]}" if of_data else None
 
 
 def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:300] if text.strip() else "expression failed"
+    return text.strip().splitlines()[0][:300] if text.strip() else "no message"
 
 
 def cause_of(error: BaseException) -> str:
@@ -146,7 +153,7 @@ def find_refused(
             continue
         if reason is not None and failure(part) is not None:
             (only,) = [r for r in part if r.offsets]
-            found.append(Refused(only.partition, only.start, f"expression failed: {reason}"))
+            found.append(Refused(only.partition, only.start, reason))
             log.warning("record is refused", partition=only.partition, offset=only.start, reason=reason)
         ends |= {r.partition: r.end for r in part}
         if len(found) == most:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row
 from pipelines.engine.decode import Count, Reasons
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, Exchanges
 from pipelines.engine.input import Input, InputOfTurn
+from pipelines.engine.resultlimit import ResultLimit
 from pipelines.engine.turn import Turn, exchange_of_turn
 from pipelines.plan import Query
 
@@ -157,7 +158,7 @@ class Job(ABC):
     def try_out(self, records: Input, exchange: Exchange, refused: Reasons) -> None:
         """Compute everything and stage nothing. Raises what Spark raises."""
         read, _ = self.exchanged(lambda: exchange)
-        frame = self.frame(records, count=uncounted, read=read, write=drained, refused=refused)
+        frame = self.frame(records, count=uncounted, read=read, write=fitting(exchange.results), refused=refused)
         collected(frame, large=self.large_rows)
 
 
@@ -181,7 +182,19 @@ def uncounted(*_counts: int) -> None:
     """Counts nothing: of a trial, or of a plan that is only shown."""
 
 
+def fitting(results: ResultLimit) -> ArrowFunction:
+    """WRITE of a trial: takes every row whose result is not too large, and stages none."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in batches:
+            keys, values = (rows.column(name).cast(pa.binary()) for name in ("__key", "__value"))
+            results.require(keys, values, rows.column("__emit") if "__emit" in rows.schema.names else None)
+            yield from ()
+
+    return write
+
+
 def drained(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """WRITE of a trial: takes every row and stages none."""
+    """Takes every row and stages none."""
     for _ in batches:
         yield from ()

@@ -218,7 +218,9 @@ class _Stage:
                 "rows of two source partitions came at once", task=self._exchange.task_name(self.task)
             )
         if self._writing is not None:
-            self._writing.add(_staged_rows(rows))
+            staged = _staged_rows(rows)
+            self._exchange.results.require(staged.column("key"), staged.column("value"))
+            self._writing.add(staged)
             self._dead += len(rows) - rows.column("__dead").null_count
 
     def close(self) -> Iterator[pa.RecordBatch]:

@@ -39,6 +39,7 @@ from pipelines.engine.job import StagedBatch, TaskResult
 from pipelines.engine.journal import Journal
 from pipelines.engine.pace import Bounds, Pace
 from pipelines.engine.recomputing import Requests, planned_recompute
+from pipelines.engine.resultlimit import ResultLimit
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.source import SourceTopic, without_lost
 from pipelines.engine.stager import Stager
@@ -57,6 +58,7 @@ from statestore.errors import (
     Unrecoverable,
 )
 from statestore.failpoints import reach
+from statestore.kafka.admin import Admin
 
 log = structlog.get_logger()
 # How often the source topic is looked at anew.
@@ -108,6 +110,7 @@ class QueryDriver:
         self._aborted = threading.Event()
         self._settings = settings
         self._kafka = settings.kafka_config()
+        self._admin = Admin(self._kafka)
         self._servers = servers
         self._on_done = on_done
         self._requests = requests
@@ -145,6 +148,7 @@ class QueryDriver:
     def own(self) -> None:
         """Become the query's newest driver and learn what the drivers before have left."""
         self._source.look()
+        self._look_at_results()
         self._past = self._journal.own()
         self.epoch = self._stager.epoch = self._journal.epoch
         self._log = self._log.bind(epoch=self.epoch)
@@ -245,6 +249,9 @@ class QueryDriver:
                         error=reason or cause,
                         hint="nothing of the batch is committed; fix the cause and start the pipeline again",
                     ) from error
+                if reason is not None:
+                    # It may be a result that was too large for its topic; that may have been mended.
+                    self._look_at_results()
                 # A search that has failed itself, as of a server that is gone, is made again.
                 poisoned |= reason is not None and (query.on_error or self._settings.on_error) == "dead-letter"
                 self._servers.ensure(f"batch {planned.batch} failed: {cause}", only=self.query.name)
@@ -425,6 +432,10 @@ class QueryDriver:
             self.stopping.set()
         finally:
             self._ahead.drop()
+
+    def _look_at_results(self) -> None:
+        """Learn how large a result its topic takes now."""
+        self._stager.results = ResultLimit.of(self.query.output_topic, self._admin, self._kafka)
 
     def _look_again(self) -> None:
         """Find partitions that the topic has got, and that it is still the same topic."""

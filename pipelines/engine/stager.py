@@ -26,6 +26,7 @@ from pipelines.engine.job import Job, StagedBatch
 from pipelines.engine.jobs import job_of
 from pipelines.engine.recompute import Compared, RecomputeJob
 from pipelines.engine.recomputing import period_of
+from pipelines.engine.resultlimit import ANY, ResultLimit
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.small import TooLarge
 from pipelines.engine.source import SourceTopic
@@ -43,12 +44,13 @@ _RESTARTS_MAX = 1
 class Stager:
     """Stages batches of one query, under the plan that each was planned with. `epoch` is the driver's, once it owns.
 
-    `compared` is what the newest period that was computed again differed in.
+    `compared` is what the newest period that was computed again differed in. `results` is how large a result may be.
     """
 
     def __init__(self, deployed: DeployedQuery, settings: Settings, source: SourceTopic, servers: StoreServers) -> None:
         self.epoch = -1
         self.compared = Compared()
+        self.results: ResultLimit = ANY
         self._query = deployed.query
         self._small_records = settings.small_batch_records
         self._small_bytes = settings.small_batch_bytes
@@ -184,4 +186,4 @@ class Stager:
 
     def _exchange(self, planned: Planned, after: tuple[int, ...] = ()) -> Exchange:
         name = self._query.name
-        return Exchange(name, self.epoch, planned.batch, self._servers.sockets(name), after)
+        return Exchange(name, self.epoch, planned.batch, self._servers.sockets(name), after, self.results)

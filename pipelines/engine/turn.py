@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pyspark import SparkContext, TaskContext
 
 from pipelines.engine.exchange import Exchange
+from pipelines.engine.resultlimit import ResultLimit
 from statestore.batches import Range
 from statestore.errors import InvariantBroken
 
@@ -43,6 +44,7 @@ class Turn:
         found = json.loads(said)
         exchange = found["exchange"]
         exchange |= {name: tuple(exchange[name]) for name in ("sockets", "after")}
+        exchange["results"] = ResultLimit(**exchange["results"])
         return cls(Exchange(**exchange), tuple(Range(**each) for each in found["ranges"]))
 
 

@@ -1,4 +1,4 @@
-"""Records as large as a broker takes: bad ones are dead letters, and what is too large for its topic is told by name."""
+"""Records as large as a broker takes: bad ones are dead letters, and so are those of a result too large for its topic."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ CREATE TABLE counts AS SELECT id, COUNT(*) AS n FROM papers GROUP BY id EMIT CHA
 TWICE = """
 CREATE STREAM papers (id BIGINT, text VARCHAR) WITH (kafka_topic='{topic}', value_format='json');
 CREATE STREAM twice AS SELECT id, CONCAT(text, text) AS text FROM papers EMIT CHANGES;
+CREATE TABLE newest AS SELECT id, LATEST_BY_OFFSET(CONCAT(text, text)) AS text FROM papers GROUP BY id EMIT CHANGES;
 """
 # What a broker takes as one batch of records. The rest is for what is written around the value.
 BROKERS_BYTES = 1_048_588
@@ -88,17 +89,46 @@ def test_topics_of_a_query_take_records_as_large_as_its_source(settings: Setting
 
 
 @pytest.mark.timeout(600)
-def test_a_result_that_its_topic_does_not_take_is_told(settings: Settings, kafka: str, unique: str) -> None:
+def test_a_record_whose_result_its_topic_does_not_take_is_a_dead_letter(
+    settings: Settings, kafka: str, unique: str
+) -> None:
+    create_topic(kafka, unique)
+    # The fourth one's result is larger, and its topic takes it since it is compressed.
+    texts = ["a", incompressible(600_000), "b", "c" * 600_000]
+    send(kafka, unique, [json.dumps({"id": at, "text": text}) for at, text in enumerate(texts)])
+    pipeline = PipelineUnderTest(settings, unique, TWICE.format(topic=unique))
+    try:
+        assert pipeline.run_until_end() == 0, pipeline.tail()
+    finally:
+        pipeline.close()
+    for result in ("twice", "newest"):
+        found = [json.loads(present(record.value()))["TEXT"] for record in read_topic(kafka, f"{unique}-{result}")]
+        assert ["aa", "bb", "c" * 1_200_000] == sorted(found)
+    letters = read_topic(kafka, f"{unique}-dead-letters")
+    reasons = []
+    for letter in letters:
+        headers: dict[object, object] = dict(present(letter.headers()))  # type: ignore[arg-type]
+        assert b"1" == headers["source-offset"]
+        reasons.append(str(headers["reason"]))
+    assert all("result is larger than its topic takes" in reason for reason in reasons)
+    assert [f"{unique}-newest" in reason for reason in sorted(reasons)] == [True, False]
+
+
+@pytest.mark.timeout(600)
+def test_a_query_that_stops_of_a_large_result_tells_the_topic(settings: Settings, kafka: str, unique: str) -> None:
     create_topic(kafka, unique)
     send(kafka, unique, [json.dumps({"id": 1, "text": incompressible(600_000)})])
-    pipeline = PipelineUnderTest(settings.model_copy(update={"batch_attempts": 1}), unique, TWICE.format(topic=unique))
+    stopping = settings.model_copy(update={"batch_attempts": 2, "on_error": "stop"})
+    pipeline = PipelineUnderTest(stopping, unique, TWICE.format(topic=unique))
     try:
         assert pipeline.run_until_end() != 0
         told = pipeline.log.read_text()
-        assert f"{unique}-twice" in told
+        assert f"{unique}-twice" in told or f"{unique}-newest" in told
         assert f"larger {MAX_BYTES}" in told
         # What its error says helps.
-        Admin(settings.kafka_config()).configure(f"{unique}-twice", {MAX_BYTES: str(2 * BROKERS_BYTES)})
+        for result in ("twice", "newest"):
+            Admin(settings.kafka_config()).configure(f"{unique}-{result}", {MAX_BYTES: str(2 * BROKERS_BYTES)})
+        Admin(settings.kafka_config()).configure(f"{unique}-newest-changelog", {MAX_BYTES: str(2 * BROKERS_BYTES)})
         assert pipeline.run_until_end() == 0, pipeline.tail()
     finally:
         pipeline.close()

@@ -1,7 +1,7 @@
 """The test bench of the matrix: a broker of its own, the pipeline, its supervisor, its input and its auditor.
 
-The pipeline reaches its broker through a proxy, which may be cut; the input does not. The supervisor is the production one: the same two functions that Dagster's sensor and recovery run call, `status` and
-`launch` of `ops.control`. Transactions time out after `TRANSACTION_S`, a silent process after `ANSWER_S`.
+The pipeline reaches its broker through a proxy, which may be cut; the input does not. The supervisor is the production
+one: the same two functions that Dagster's sensor and recovery run call, `status` and `launch` of `ops.control`. Transactions time out after `TRANSACTION_S`, a silent process after `ANSWER_S`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,13 @@ from infra import ports
 from infra.stack import Stack
 from ops import control
 from ops.environment import with_spark
-from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.metastore.embedded import deploy, want
 from pipelines.registry import RUNNING, Registry
 from pipelines.settings import Settings
-from statestore.batches import BatchesLog
 from statestore.errors import RollforwardError
-from statestore.kafka.admin import Admin
-from statestore.kafka.reader import Reader
 from tests.crash.matrix import check
 from tests.crash.matrix.auditor import Auditor
-from tests.crash.matrix.workload import PARTITIONS, SQL, Workload
+from tests.crash.matrix.workload import SQL, Workload
 from tests.support.network import Network, ProxiedBroker
 from tests.support.small_disk import SmallDisk
 from tests.support.waiting import TooLate
@@ -89,7 +85,6 @@ class Bench:
         self.registry = Registry(self.settings.metastore)
         deploy(SQL.format(topic=NAME), NAME, self.settings, self.registry)
         want(NAME, RUNNING, self.settings, self.registry)
-        self._reader, self._admin = Reader(self.settings.kafka_config()), Admin(self.settings.kafka_config())
         self.drivers: set[int] = set()
         self._ended, self._watching = threading.Event(), threading.Event()
         self._turn = threading.Lock()
@@ -171,9 +166,6 @@ class Bench:
 
     # What happened.
 
-    def _log(self, deployed: DeployedQuery) -> BatchesLog:
-        return BatchesLog(self._reader, deployed.batches_topic, tasks=deployed.query.tasks)
-
     def await_(self, what: str, condition: Callable[[], bool], timeout_s: float = 240) -> float:
         """Wait for a condition; gives the seconds that it took."""
         started = time.monotonic()
@@ -199,17 +191,8 @@ class Bench:
         self.await_("the input is processed", self._caught_up)
 
     def _caught_up(self) -> bool:
-        try:
-            for deployed in deployed_queries(self.registry.pipeline(NAME)):
-                log = self._log(deployed).driver_log()
-                ends = self._admin.ends(deployed.query.source.topic, partitions=PARTITIONS)
-                if log.planned is None or log.done < log.planned.batch:
-                    return False
-                if {r.partition: r.end for r in log.planned.ranges} != ends:
-                    return False
-        except RollforwardError:
-            return False
-        return control.status(self.registry, NAME).state == "running"
+        done = check.caught_up(NAME, self.settings, self.registry)
+        return done and control.status(self.registry, NAME).state == "running"
 
     def problems(self) -> list[str]:
         """Everything that is wrong now. The input must have been processed."""

@@ -11,9 +11,12 @@ from pipelines.deploy import deployed_queries
 from pipelines.query import StoreReader
 from pipelines.registry import Registry
 from pipelines.settings import Settings
+from statestore.batches import BatchesLog
+from statestore.errors import RollforwardError
 from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from statestore.store import Isolation
-from tests.crash.matrix.workload import EVENT_QUERIES, Workload
+from tests.crash.matrix.workload import EVENT_QUERIES, PARTITIONS, Workload
 from tests.support.feed import compare, read_topic
 from tests.support.pipeline import members
 from tests.support.present import present
@@ -21,6 +24,22 @@ from tests.support.present import present
 Table = dict[int, dict[str, int]]
 # What Spark makes in its folder for temporary files, once.
 _OF_ONE_JVM = ("artifacts-", "blockmgr-")
+
+
+def caught_up(pipeline: str, settings: Settings, registry: Registry) -> bool:
+    """Whether every query has finished a batch that ends where its source ends; not, where Kafka does not answer."""
+    kafka = settings.kafka_config()
+    try:
+        for deployed in deployed_queries(registry.pipeline(pipeline)):
+            log = BatchesLog(Reader(kafka), deployed.batches_topic, tasks=deployed.query.tasks).driver_log()
+            ends = Admin(kafka).ends(deployed.query.source.topic, partitions=PARTITIONS)
+            if log.planned is None or log.done < log.planned.batch:
+                return False
+            if {r.partition: r.end for r in log.planned.ranges} != ends:
+                return False
+    except RollforwardError:
+        return False
+    return True
 
 
 def expected(load: Workload) -> dict[str, Table]:

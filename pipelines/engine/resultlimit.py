@@ -1,0 +1,68 @@
+"""How large a result may be: its topic takes records of so many bytes, and the client does where its settings say so.
+
+A result that is larger would fail the commit, which some tasks of the batch may have made by then. So rows are looked
+at when they are staged, and what is too large counts against the record that it is of (`isolate.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.resolve import MAX_BYTES
+from statestore.config import KafkaConfig
+from statestore.errors import InvalidInput
+from statestore.kafka.admin import Admin
+from statestore.kafka.producer import message_bytes
+from statestore.staging import EMIT_VALUE
+
+# What Kafka's format writes around the key and value of a record that is alone in its batch.
+_ROOM = 80
+
+
+class ResultTooLarge(InvalidInput):
+    """A result is larger than its topic takes."""
+
+
+@dataclass(frozen=True)
+class ResultLimit:
+    """Of one topic: `compressed` bytes are what it takes, `plain` ones what the client takes."""
+
+    topic: str = ""
+    compressed: int = 1 << 62
+    plain: int = 1 << 62
+
+    @classmethod
+    def of(cls, topic: str, admin: Admin, kafka: KafkaConfig) -> ResultLimit:
+        """As it is now."""
+        return cls(topic, int(admin.configs(topic)[MAX_BYTES]), message_bytes(kafka))
+
+    def require(self, keys: pa.Array, values: pa.Array, emits: pa.Array | None = None) -> None:
+        """Raise `ResultTooLarge` if a result is larger; without `emits` every row is one."""
+        most = min(self.compressed, self.plain) - _ROOM
+        if keys.nbytes + values.nbytes <= most:
+            return
+        sizes = pc.add(*(pc.fill_null(pc.binary_length(column), 0) for column in (keys, values)))
+        large = pc.greater(sizes, most)
+        if emits is not None:
+            large = pc.and_(large, pc.equal(emits, EMIT_VALUE))
+        for row in pc.indices_nonzero(large).to_pylist():
+            self._require(keys[row].as_buffer(), values[row].as_buffer())
+
+    def _require(self, key: pa.Buffer | None, value: pa.Buffer | None) -> None:
+        data = b"".join(memoryview(part) for part in (key, value) if part is not None)
+        compressed = min(len(data), len(pa.compress(data, codec="lz4")))
+        if compressed + _ROOM > self.compressed or len(data) + _ROOM > self.plain:
+            raise ResultTooLarge(
+                "result is larger than its topic takes",
+                topic=self.topic,
+                bytes=len(data),
+                compressed=compressed,
+                most=min(self.compressed, self.plain),
+                hint=f"set a larger {MAX_BYTES} of the topic",
+            )
+
+
+ANY = ResultLimit()
