@@ -1,7 +1,8 @@
 """The least that the user of a pipeline must be allowed in Kafka, as rows for `rollforward acls` and docs/security.md.
 
 Names of a pipeline's topics, groups and transactional ids begin with its own name and `-`, which no other pipeline's
-does, so prefixes grant no more than is needed.
+does, so prefixes grant no more than is needed. Only results of the SQL shell, of INSERT INTO and of `kafka_topic` in a
+WITH have names of their own.
 """
 
 from __future__ import annotations
@@ -33,8 +34,13 @@ class Access:
         return " ".join([*words, "--resource-pattern-type prefixed"] if self.prefixed else words)
 
 
-def accesses(service: str, pipelines: Sequence[str], sources: Iterable[str]) -> list[Access]:
-    """Everything for these pipelines of a service, which read these source topics."""
+def accesses(
+    service: str, pipelines: Sequence[str], sources: Iterable[str], results: Iterable[str] = ()
+) -> list[Access]:
+    """Everything for these pipelines of a service, which read these source topics and write these results.
+
+    Result topics that have a pipeline's prefix need not be named.
+    """
     commands = names.command_topic(service)
     found = [
         Access("topic", commands, False, _LOG, "definitions: read, written, made, and replaced by a restore"),
@@ -51,6 +57,10 @@ def accesses(service: str, pipelines: Sequence[str], sources: Iterable[str]) -> 
             Access("transactional-id", own, True, ("Describe", "Write"), "commits of the driver and of every task"),
             Access("group", own, True, ("Read", "Describe", "Delete"), "offsets of the input, for people's tools"),
         ]
+    own_prefixes = tuple(f"{pipeline}-" for pipeline in pipelines)
+    for topic in sorted(set(results)):
+        if not topic.startswith(own_prefixes):
+            found.append(Access("topic", topic, False, _OWN, "a result in a topic with a name of its own"))
     return found
 
 

@@ -34,7 +34,12 @@ def reset(
         ),
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="The first records of this time or later: see --help.")
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="The first records of this time or later: 2026-03-01T12:00:00 (UTC), or -90 seconds from now.",
+        ),
     ] = None,
     offset: Annotated[
         list[str] | None,

@@ -14,8 +14,9 @@ from ops.cli.output import answer, progress, say, table
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
-        epilog="[bold]rollforward verify flights --sample 1[/]\n\n[bold]rollforward verify flights --full --json[/]\n\n"
-        "Keys are named in hexadecimal. A store that differs: stop the pipeline, delete the task's folder, start it."
+        epilog="[bold]rollforward verify flights --sample 1[/]\n\n[bold]rollforward verify flights --changelog --json[/]\n\n"
+        "Keys are named in hexadecimal. A store that differs: stop the pipeline, move the task's folder "
+        "(<home>/state/PIPELINE/QUERY/TASK) away, and start it: it is restored. docs/runbooks/DataCorrupted.md says more."
     )(verify)
 
 
@@ -25,7 +26,7 @@ def verify(
         float | None, typer.Option("--sample", min=0.01, max=100, help="Compare so many per cent of the keys.")
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Compare every key (the default); with --snapshot, whatever the digests say.")
+        bool, typer.Option("--full", help="With --snapshot: compare every key, whatever the digests say.")
     ] = False,
     changelog: Annotated[
         bool, typer.Option("--changelog", help="Compare with the changelog key by key, whatever the digest says.")

@@ -106,6 +106,13 @@ def with_canary(*roots: Path) -> list[Path]:
     return found
 
 
+def test_results_with_names_of_their_own_are_granted_too() -> None:
+    found = {a.name: a for a in accesses("shop", ["ctas_totals"], ["clicks"], ["TOTALS", "ctas_totals-other"])}
+    assert not found["TOTALS"].prefixed
+    assert {"Create", "Write", "DescribeConfigs"} <= set(found["TOTALS"].operations)
+    assert "ctas_totals-other" not in found
+
+
 @pytest.mark.timeout(600)
 def test_the_documented_rights_are_enough_and_no_secret_is_written(
     guarded: str, machine: Settings, tmp_path: Path
