@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ class PipelineDriver:
             answer_timeout_s=settings.answer_timeout_s,
             addresses=tuple(settings.store_server_addresses),
         )
-        self._servers.on_lost = self._cancel_jobs
+        self._servers.on_lost = self._cancel_jobs_at
         self._watcher = Watch(self._servers, answer_timeout_s=settings.answer_timeout_s)
         self._servers.on_opened = self._opened
         self._traces = traces_of(settings, self.name)
@@ -279,11 +280,12 @@ class PipelineDriver:
         except Exception as error:
             log.warning("step of the end failed", pipeline=self.name, step=step.__qualname__, error=str(error)[:300])
 
-    def _cancel_jobs(self) -> None:
+    def _cancel_jobs_at(self, address: str) -> None:
         """Workers may wait for a server that was given up: their batches run again."""
         for driver in self._drivers:
             # The JVM may hang as well, and whoever calls this must go on to notice it.
-            threading.Thread(target=self._attempt, args=(driver.cancel_job,), daemon=True).start()
+            cancel = partial(driver.cancel_job_at, address)
+            threading.Thread(target=self._attempt, args=(cancel,), daemon=True).start()
 
     # What others see.
 
@@ -299,7 +301,9 @@ class PipelineDriver:
         except RollforwardError as error:
             # The stream decides for itself whether it can go on without Kafka; this is only a wish that comes late.
             log.warning("metastore cannot be followed", pipeline=self.name, error=str(error))
-        if self._registry.pipeline(self.name).desired == STOPPED:
+        row = self._registry.find(self.name)
+        # It may be looked for in a projection that is being made again.
+        if row is not None and row.desired == STOPPED:
             self._stop.set()
 
     def _seen(self) -> None:

@@ -169,7 +169,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             case "snapshot":
                 return self._snapshot(self._task(command["task"]))
             case "figures":
-                return {"pid": os.getpid(), "tasks": [self._figures(task) for task in self._tasks.values()]}
+                return {"pid": os.getpid(), "tasks": [self._figures(task) for task in list(self._tasks.values())]}
             case "ping":
                 # Takes no lock: a task that waits for Kafka is no reason to call the server dead.
                 return {"pid": os.getpid()}
@@ -241,7 +241,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         """Release every task's folder."""
         if self._snapshotter is not None:
             self._snapshotter.close()
-        for task in self._tasks.values():
+        for task in list(self._tasks.values()):
             task.close()
 
 

@@ -142,12 +142,15 @@ class Task:
         with self._lock, self._reader.kept():
             started = time.monotonic()
             self._release()
-            self._producer, self._position = own(
-                self._kafka, self.spec, self._batches, self.epoch, transactions=self._transactions
-            )
-            brought = self._recover(listener or RestoreListener())
-            self._database = brought.database
-            self._become_running()
+            with ExitStack() as undo:
+                undo.callback(self._release)
+                self._producer, self._position = own(
+                    self._kafka, self.spec, self._batches, self.epoch, transactions=self._transactions
+                )
+                brought = self._recover(listener or RestoreListener())
+                self._database = brought.database
+                self._become_running()
+                undo.pop_all()
             opened = Opened(brought.plan, brought.records, time.monotonic() - started)
             self._log.info("task opened", **{k: v for k, v in opened.to_json().items() if k not in ("task", "ways")})
             return opened

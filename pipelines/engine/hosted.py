@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import subprocess
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from statestore.client import StoreClient
+from statestore.errors import Unavailable
 
 LOST = -1
+# How often whoever waits for an answer of another machine looks whether its server has been given up.
+_LOOK_S = 0.2
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -33,6 +42,10 @@ class LocalServer:
             return self.process.wait(timeout=wait_s)
         except subprocess.TimeoutExpired:
             return None
+
+    def ask(self, question: Callable[[], Answer]) -> Answer:
+        """The answer to a question that the server answers. `give_up` ends the waiting, since it ends the process."""
+        return question()
 
     def give_up(self) -> None:
         """Kill it, stopped or not. Whoever waits for an answer gets an error."""
@@ -74,6 +87,26 @@ class RemoteServer:
     def ended(self, *, wait_s: float = 0.0) -> int | None:
         """`LOST` when it has been given up."""
         return LOST if self.lost else None
+
+    def ask(self, question: Callable[[], Answer]) -> Answer:
+        """The answer to a question that the server answers. Raises `Unavailable` when it has been given up meanwhile.
+
+        A machine that is frozen or cut off keeps its connection, and the call on it may never end: it is left behind
+        in its thread. What it asked for does no harm if it comes about: who asks again has fenced it, or is told so.
+        """
+        answer: Future[Answer] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(question())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=copy_context().run, args=(work,), daemon=True, name=f"ask-{self.address}").start()
+        while not wait([answer], timeout=_LOOK_S).done:
+            if self.lost:
+                raise Unavailable("store server does not answer", server=self.address)
+        return answer.result()
 
     def give_up(self) -> None:
         """Call it no more."""

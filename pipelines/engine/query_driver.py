@@ -178,7 +178,13 @@ class QueryDriver:
         planned = self._past.planned
         if planned is None or planned.batch <= self._past.done:
             return
-        lost = self._source.deleted({r.partition: r.start for r in planned.ranges}, self._source.begins())
+        starts, begins = {r.partition: r.start for r in planned.ranges}, self._source.begins()
+        gone = any(start < begins.get(partition, 0) for partition, start in starts.items())
+        if gone and planned.recompute is None and self._is_committed(planned):
+            self._log.info("input of a committed batch is gone, and is not needed", batch=planned.batch)
+            self._journal.finish(planned)
+            return
+        lost = self._source.deleted(starts, begins)
         if lost:
             planned = without_lost(planned, lost)
             self._plan(planned)
@@ -196,6 +202,11 @@ class QueryDriver:
                 self._recompute(query, planned)
             else:
                 self._run(query, planned, time.monotonic())
+
+    def _is_committed(self, planned: Planned) -> bool:
+        """Whether every task has committed the batch. One that had no row of it has not, so it counts as one that may have had."""
+        tasks = self._servers.figures(self.query.name)
+        return len(tasks) == self.query.tasks and all(task["batch"] >= planned.batch for task in tasks)
 
     def _traced(self, planned: Planned) -> AbstractContextManager[object]:
         at = {"pipeline": self.deployed.pipeline, "query": self.query.name}
@@ -491,7 +502,10 @@ class QueryDriver:
         try:
             self._run(query, planned, time.monotonic())
         except (Unavailable, InvalidInput) as error:
-            if any(task["batch"] >= planned.batch for task in self._servers.figures(query.name)):
+            # A task whose server is gone may have committed its part, which only its next opening tells.
+            self._servers.ensure(f"batch {planned.batch} failed: {error}", only=query.name)
+            tasks = self._servers.figures(query.name)
+            if len(tasks) < query.tasks or any(task["batch"] >= planned.batch for task in tasks):
                 raise
             self._log.error("period is given up", batch=planned.batch, request=request, error=str(error))
             nothing = replace(planned, recompute=None, refused=())
@@ -513,6 +527,10 @@ class QueryDriver:
     def cancel_job(self) -> None:
         """Make Spark give up the job of now, if there is one. Its batch fails and is tried again."""
         self._stager.cancel()
+
+    def cancel_job_at(self, address: str) -> None:
+        """The same, if the job waits for the store server at this address."""
+        self._stager.cancel_at(address)
 
     def close(self) -> None:
         """Write nothing more."""

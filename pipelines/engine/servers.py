@@ -28,7 +28,7 @@ from typing import Any
 import structlog
 
 from pipelines import names
-from pipelines.engine.hosted import LocalServer, RemoteServer
+from pipelines.engine.hosted import Answer, LocalServer, RemoteServer
 from pipelines.engine.standby import Standby
 from pipelines.processes import runs
 from statestore import wire
@@ -101,7 +101,9 @@ class StoreServers:
         self._lock = RLock()
         self._workers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="store-servers")
         self._pings = ThreadPoolExecutor(max_workers=count, thread_name_prefix="pings")
-        self.on_lost: Callable[[], None] = lambda: None
+        # Addresses of servers on other machines that were given up and have not answered since.
+        self._silent: set[str] = set()
+        self.on_lost: Callable[[str], None] = lambda _address: None
         self.on_opened: Callable[[str, dict[str, Any]], None] = lambda _cause, _opened: None
 
     def launch(self) -> None:
@@ -158,6 +160,7 @@ class StoreServers:
         except Unavailable as error:
             log.warning("store server is away", pipeline=self._pipeline, server=address, error=str(error))
             return None
+        self._silent.discard(address)
         return RemoteServer(address, StoreClient(address))
 
     def _move_tasks(self) -> None:
@@ -206,8 +209,13 @@ class StoreServers:
             client.act("ping")
 
     def end_silent(self) -> None:
-        """Give up the servers that do not answer. What they have committed is committed, and the rest runs again."""
-        asked = [(s, self._pings.submit(self._ping, s.address)) for s in self._servers if s is not None]
+        """Give up the servers that do not answer. What they have committed is committed, and the rest runs again.
+
+        Nothing tells Spark's workers that wait for an answer of another machine that none will come: `on_lost` is called
+        for each such server, at every call, since a job that waits for it may have begun only now.
+        """
+        living = [server for server in self._servers if server is not None and server.ended() is None]
+        asked = [(server, self._pings.submit(self._ping, server.address)) for server in living]
         for server, answer in asked:
             error = answer.exception()
             if isinstance(error, Unavailable) and server.ended() is None:
@@ -218,10 +226,11 @@ class StoreServers:
                     seconds=self._answer_timeout_s,
                     error=str(error),
                 )
-                server.give_up()
                 if self._addresses:
-                    # Nothing tells those who wait for an answer of another machine that none will come.
-                    self.on_lost()
+                    self._silent.add(server.address)
+                server.give_up()
+        for address in list(self._silent):
+            self.on_lost(address)
 
     def replace_dead(self) -> None:
         """Replace the servers that have died, if there are any, and open their tasks again."""
@@ -236,12 +245,12 @@ class StoreServers:
         name, server = assigned.spec.name, self._server(assigned.spec.name)
         if self._opened.get(name) is server and self._is_open(assigned, server):
             return
-        opened = server.client.open_task(assigned.spec, assigned.epoch)
+        opened = server.ask(lambda: server.client.open_task(assigned.spec, assigned.epoch))
         self._opened[name] = server
         self.on_opened(cause, opened)
 
     def _is_open(self, assigned: _Assigned, server: LocalServer | RemoteServer) -> bool:
-        figures = {task["task"]: task for task in server.client.act("figures")["tasks"]}
+        figures = {task["task"]: task for task in _figures(server)}
         found = figures.get(assigned.spec.name, {})
         return (found.get("state"), found.get("epoch")) == ("running", assigned.epoch)
 
@@ -252,16 +261,31 @@ class StoreServers:
         return server
 
     def sockets(self, query: str) -> tuple[str, ...]:
-        """Address of each task's server, by task number."""
+        """Address of each task's server, by task number. Raises `Unavailable` where one has ended or is given up."""
         specs = sorted((a.spec for a in self._assigned.values() if a.spec.query == query), key=lambda s: s.number)
-        return tuple(self._server(spec.name).address for spec in specs)
+        return tuple(self._living(spec.name).address for spec in specs)
+
+    def _living(self, task: str) -> LocalServer | RemoteServer:
+        server = self._server(task)
+        if server.ended() is not None:
+            raise Unavailable("store server has ended", task=task, server=server.name)
+        return server
+
+    def at(self, address: str, work: Callable[[], Answer]) -> Answer:
+        """What comes of work that waits for the server at this address; `Unavailable` as soon as that is given up."""
+        for server in self._servers:
+            if server is not None and server.address == address:
+                return server.ask(work)
+        raise Unavailable("store server is not running", server=address)
 
     def commit(self, task: str, *, batch: int, attempt: int, plan: str, ends: Mapping[str, int]) -> dict[str, Any]:
         """Commit a staged attempt. A server that is gone for good raises `Unavailable`, one that was fenced `Fenced`."""
         server = self._server(task)
         try:
             epoch = self._assigned[task].epoch
-            return server.client.commit(task, epoch=epoch, batch=batch, attempt=attempt, plan=plan, ends=ends)
+            return server.ask(
+                lambda: server.client.commit(task, epoch=epoch, batch=batch, attempt=attempt, plan=plan, ends=ends)
+            )
         except Unavailable:
             self._raise_if_fenced(server)
             raise
@@ -282,14 +306,15 @@ class StoreServers:
         return taken
 
     def _snapshot(self, task: str) -> dict[str, Any]:
-        return self._server(task).client.snapshot(task)
+        server = self._server(task)
+        return server.ask(lambda: server.client.snapshot(task))
 
     def figures(self, query: str) -> list[dict[str, Any]]:
         """Each task's numbers, from the servers that answer."""
         found = []
         for server in self._servers:
             if server is not None and server.ended() is None:
-                found += [t for t in server.client.act("figures")["tasks"] if t["task"].rpartition("-")[0] == query]
+                found += [task for task in _figures(server) if task["task"].rpartition("-")[0] == query]
         return found
 
     def observe(self) -> list[ServerSeen]:
@@ -354,3 +379,8 @@ class StoreServers:
             owner = int(socket.stem.split("-")[1])
             if not runs(owner):
                 socket.unlink(missing_ok=True)
+
+
+def _figures(server: LocalServer | RemoteServer) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = server.ask(lambda: server.client.act("figures"))["tasks"]
+    return found

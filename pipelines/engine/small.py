@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -23,6 +24,7 @@ from pipelines.engine.job import StagedBatch, TaskResult
 
 # Of all that is computed here. Spark's own count from 0, and of one driver a batch is computed here once.
 ATTEMPT = -1
+At = Callable[[str, Callable[[], list[TaskResult]]], list[TaskResult]]
 
 
 class TooLarge(Exception):
@@ -40,8 +42,11 @@ class SmallBatches:
     by_task: Callable[[Part, Count], Iterator[tuple[int, pa.RecordBatch]]]
     step: Callable[[Exchanges, Tasked], ArrowFunction]
 
-    def run(self, parts: Sequence[Part], exchange: Exchange, *, most_bytes: int) -> StagedBatch:
-        """Stage the batch. Raises what fails, and `TooLarge` if its values are more bytes; then nothing is staged."""
+    def run(self, parts: Sequence[Part], exchange: Exchange, *, most_bytes: int, at: At) -> StagedBatch:
+        """Stage the batch. Raises what fails, and `TooLarge` if its values are more bytes; then nothing is staged.
+
+        `at` does a task's work at the address of its server, and gives it up with that.
+        """
         counted: list[tuple[int, int, int]] = []
         tasks: dict[int, list[pa.RecordBatch]] = {}
 
@@ -56,7 +61,10 @@ class SmallBatches:
         results: tuple[TaskResult, ...] = ()
         if tasks:
             with ThreadPoolExecutor(max_workers=len(tasks)) as staging:
-                found = [staging.submit(self._stage, exchange, task, rows) for task, rows in tasks.items()]
+                found = [
+                    staging.submit(at, exchange.sockets[task], partial(self._stage, exchange, task, rows))
+                    for task, rows in tasks.items()
+                ]
                 results = tuple(result for staged in found for result in staged.result())
         records, bad, read_bytes = (sum(each) for each in zip((0, 0, 0), *counted, strict=True))
         return StagedBatch(records, bad, results, read_bytes, by_spark=False)

@@ -10,7 +10,9 @@ Nothing that is staged counts before its commit, so each may be done again, and 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import cached_property
 
 import structlog
@@ -60,6 +62,8 @@ class Stager:
         self._spark: Future[SparkSession] = Future()
         self._session: SparkSession | None = None
         self._warm = threading.Event()
+        # Of Spark's jobs under way.
+        self._exchanges: list[Exchange] = []
         self._claiming = threading.RLock()
         self._claimed = threading.local()
         self._log = log.bind(pipeline=deployed.pipeline, query=self._query.name)
@@ -88,6 +92,11 @@ class Stager:
         """Make Spark give up the job of now, if there is one. Its batch fails and is tried again."""
         if self._session is not None:
             self._session.sparkContext.cancelJobGroup(self._query.name)
+
+    def cancel_at(self, address: str) -> None:
+        """The same, if a job waits for the store server at this address."""
+        if any(address in exchange.sockets for exchange in list(self._exchanges)):
+            self.cancel()
 
     def warm_up(self) -> None:
         """Run the query's job over nothing, so that the first batch that is not small finds compiled plans and workers."""
@@ -118,7 +127,8 @@ class Stager:
             return StagedBatch(0, 0, ())
         self._log.info("staging", batch=planned.batch, epoch=self.epoch)
         read = self._source.input(self._own_session, planned.ranges)
-        staged = self._job(query, planned).run(read, self._exchange(planned, after), by_place(planned.refused))
+        with self._waiting(planned, after) as exchange:
+            staged = self._job(query, planned).run(read, exchange, by_place(planned.refused))
         self._log.info("staged", batch=planned.batch, epoch=self.epoch, records=staged.records)
         reach("driver.job-done")
         return staged
@@ -136,7 +146,10 @@ class Stager:
         reach("driver.small")
         try:
             staged = small.run(
-                self._source.parts(planned.ranges), self._exchange(planned), most_bytes=self._small_bytes
+                self._source.parts(planned.ranges),
+                self._exchange(planned),
+                most_bytes=self._small_bytes,
+                at=self._servers.at,
             )
         except TooLarge as error:
             self._log.info("left to spark", batch=planned.batch, error=str(error))
@@ -157,7 +170,8 @@ class Stager:
         self._log.info("computing a period again", batch=planned.batch, request=recompute.request)
         job = RecomputeJob(query, period_of(recompute, dry_run=dry_run))
         read = self._source.input(self._own_session, recompute.ranges)
-        staged = job.run(read, self._exchange(planned), by_place(planned.refused))
+        with self._waiting(planned) as exchange:
+            staged = job.run(read, exchange, by_place(planned.refused))
         self.compared = staged.compared
         self._log.info("period is computed", batch=planned.batch, **staged.compared.to_json())
         reach("driver.recomputed")
@@ -168,7 +182,8 @@ class Stager:
         read, known = self._source.input(self._own_session, ranges), by_place(planned.refused)
         try:
             if planned.recompute is None:
-                self._job(query, planned).try_out(read, self._exchange(planned), known)
+                with self._waiting(planned) as exchange:
+                    self._job(query, planned).try_out(read, exchange, known)
             else:
                 RecomputeJob(query, period_of(planned.recompute)).try_out(read, known)
         except (PySparkException, Py4JJavaError) as error:
@@ -183,6 +198,16 @@ class Stager:
         if job is None:
             job = self._jobs[planned.plan] = job_of(query)
         return job
+
+    @contextmanager
+    def _waiting(self, planned: Planned, after: tuple[int, ...] = ()) -> Iterator[Exchange]:
+        """Where a job of Spark's is served that waits for the servers within."""
+        exchange = self._exchange(planned, after)
+        self._exchanges.append(exchange)
+        try:
+            yield exchange
+        finally:
+            self._exchanges.remove(exchange)
 
     def _exchange(self, planned: Planned, after: tuple[int, ...] = ()) -> Exchange:
         name = self._query.name

@@ -72,20 +72,20 @@ class Watch:
     def _run(self) -> None:
         while not self._closed.wait(self._answer_timeout_s / _LOOKS):
             self._servers.end_silent()
-            if self._gateway is not None:
-                self._end_silent_jvm()
-                self._end_stopped_workers(self._gateway.proc)
+            # The JVM's processes are looked after as long as it is not given up.
+            if self._gateway is not None and self._jvm is not None:
+                self._end_stopped_workers(self._jvm)
+                self._end_silent_jvm(self._gateway, self._jvm)
 
-    def _end_silent_jvm(self) -> None:
+    def _end_silent_jvm(self, gateway: Any, jvm: subprocess.Popen[bytes]) -> None:
         # Even to look a class up is a question to the JVM, so all of it is done in the other thread.
-        gateway = self._gateway
         asked = self._jvm_calls.submit(lambda: gateway.jvm.System.nanoTime())
         try:
             asked.result(timeout=self._answer_timeout_s)
         except TimeoutError:
             if not self._closed.is_set():
-                log.error("the jvm is silent and is killed", pid=self._gateway.proc.pid, seconds=self._answer_timeout_s)
-                self._gateway.proc.kill()
+                log.error("the jvm is silent and is killed", pid=jvm.pid, seconds=self._answer_timeout_s)
+                jvm.kill()
                 self._gateway = None
         except Exception as error:
             # A JVM that is gone is noticed by the queries.

@@ -66,9 +66,14 @@ def _assign(consumer: ck.Consumer, topic: str, spans: Mapping[int, _Span]) -> No
     consumer.assign([ck.TopicPartition(topic, partition, span.next) for partition, span in spans.items()])
 
 
-def _by_partition(messages: list[ck.Message], spans: Mapping[int, _Span]) -> dict[int, list[ck.Message]]:
-    """Those of spans that are still read, in their order. An error that names no partition counts for each."""
-    if len(spans) == 1:
+def _by_partition(
+    messages: list[ck.Message], spans: Mapping[int, _Span], *, alone: bool
+) -> dict[int, list[ck.Message]]:
+    """Those of spans that are still read, in their order. An error that names no partition counts for each.
+
+    `alone` says that no other partition was ever assigned: one that has been read to its end goes on sending.
+    """
+    if alone:
         return dict.fromkeys(spans, messages) if messages else {}
     found: dict[int, list[ck.Message]] = {}
     for message in messages:
@@ -212,12 +217,13 @@ class Reader(Asking):
             return
         with self._consumer(isolation) as consumer:
             _assign(consumer, topic, spans)
+            alone = len(spans) == 1
             deadline = time.monotonic() + self._config.request_timeout_s
             while spans:
                 # The client waits its whole time for a full chunk: so for one first, then a moment for those behind it.
                 messages = consumer.consume(1, timeout=0.2)
                 messages += consumer.consume(most - 1, timeout=0.001) if messages else []
-                for partition, chunk in _by_partition(messages, spans).items():
+                for partition, chunk in _by_partition(messages, spans, alone=alone).items():
                     span = spans[partition]
                     taken, ended_by = self._taken(chunk, span.stop)
                     if taken:

@@ -6,12 +6,14 @@ but the one that Spark's jars come from, and talk over TCP alone.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -23,6 +25,7 @@ from ops.environment import driver_environment
 from pipelines import names
 from pipelines.deploy import deployed_queries
 from pipelines.settings import Settings
+from statestore.failpoints import arm
 from statestore.kafka.admin import Admin
 from tests.crash.matrix import check
 from tests.crash.matrix.auditor import Auditor
@@ -39,31 +42,29 @@ class Processes:
     """Started here, ended here."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._folder, self._environment = folder, environment
+        self.folder, self._environment = folder, environment
         self.running: list[subprocess.Popen[bytes]] = []
 
     def start(self, name: str, *command: str, **environment: str) -> subprocess.Popen[bytes]:
         """A process in a session of its own, with its log in the folder, and more in its environment."""
-        with (self._folder / f"{name}.log").open("ab") as output:
+        with (self.folder / f"{name}.log").open("ab") as output:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 env={**self._environment, **environment},
-                cwd=self._folder, start_new_session=True,
+                cwd=self.folder, start_new_session=True,
             )  # fmt: skip
         self.running.append(process)
         return process
 
     def close(self) -> None:
-        """Kill all of them, with their executors."""
-        for process in self.running:
-            try:
-                family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-            except psutil.NoSuchProcess:
-                continue
-            for member in family:
-                if member.is_running():
-                    member.kill()
-            process.wait(10)
+        """Kill all of them, with their executors, which may have outlived them."""
+        sessions = {process.pid for process in self.running}
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getsid(process.pid) in sessions:
+                    process.kill()
+        for started in self.running:
+            started.wait(10)
 
 
 def listens(port: int) -> bool:
@@ -74,29 +75,19 @@ def listens(port: int) -> bool:
 class Cluster:
     """A master, two workers and two store servers."""
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
-        folder.mkdir()
-        trust = secrets(folder / "secrets")
-        environment = {
-            **driver_environment(settings),
-            **trust,
-            "PYTHONPATH": str(REPOSITORY),
-            "PYSPARK_PYTHON": sys.executable,
-            "JAVA_HOME": str(settings.java_home),
-            "SPARK_HOME": str(Path(pyspark.__file__).parent),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        self.trust, self._folder = trust, folder
-        self.processes = Processes(folder, environment)
+    def __init__(self, processes: Processes, trust: dict[str, str]) -> None:
+        self.processes, self.trust, self._folder = processes, trust, processes.folder
         self.master = free_port()
         self._spark("master", "master.Master", "--port", str(self.master))
         await_("the master listens", lambda: listens(self.master))
         for number in range(2):
-            work = ["--work-dir", str(folder / f"work-{number}"), f"spark://127.0.0.1:{self.master}"]
+            work = ["--work-dir", str(self._folder / f"work-{number}"), f"spark://127.0.0.1:{self.master}"]
             where = ["worker.Worker", "--cores", "1", "--memory", "1g", *work]
-            self._spark(f"worker-{number}", *where, SPARK_LOCAL_DIRS=str(folder / f"local-{number}"))
+            self._spark(f"worker-{number}", *where, SPARK_LOCAL_DIRS=str(self._folder / f"local-{number}"))
         self.ports = [free_port(), free_port()]
-        self.servers = [self.serve(number) for number in range(2)]
+        self.servers: dict[int, subprocess.Popen[bytes]] = {}
+        for number in range(2):
+            self.serve(number)
 
     def _spark(self, name: str, what: str, *arguments: str, **environment: str) -> None:
         script = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
@@ -115,27 +106,61 @@ class Cluster:
         living = [one for one in members(worker.pid) if not one.startswith(f"{worker.pid} ")]
         return living + [str(path) for path in (self._folder / "local-1").rglob("executor-*")]
 
+    def use_in(self, settings: Settings) -> Settings:
+        """Settings of a pipeline that runs here, and soon notices a server that is silent."""
+        changed = {
+            "spark_master": f"spark://127.0.0.1:{self.master}",
+            "spark_conf": {"spark.executor.memory": "600m", "spark.executor.cores": "1"},
+            "store_server_addresses": self.addresses,
+            "answer_timeout_s": 5.0,
+            "tasks": 2,
+        }
+        return settings.model_copy(update=changed)
+
     @property
     def addresses(self) -> list[str]:
         """Of the store servers."""
         return [f"tls://127.0.0.1:{port}" for port in self.ports]
 
-    def serve(self, number: int) -> subprocess.Popen[bytes]:
+    def serve(self, number: int) -> None:
         """Start a store server, with a folder of its own."""
         where = ["--listen", self.addresses[number], "--states", str(self._folder / f"states-{number}")]
         server = self.processes.start(f"server-{number}", sys.executable, "-m", "pipelines.store_server", *where)
         await_("the server listens", lambda: listens(self.ports[number]))
-        return server
+        self.servers[number] = server
+
+    def sleeper(self) -> int | None:
+        """Which store server has been stopped."""
+        sleeping = (n for n, s in self.servers.items() if psutil.Process(s.pid).status() == psutil.STATUS_STOPPED)
+        return next(sleeping, None)
+
+    def replace(self, number: int) -> None:
+        """Kill a store server, and start another in its place."""
+        self.servers[number].kill()
+        self.servers[number].wait()
+        self.serve(number)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, points: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster whose secrets are in this process's environment too: the test reads the stores."""
-    cluster = Cluster(tmp_path / "cluster", settings)
-    for name, value in cluster.trust.items():
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    trust = secrets(folder / "secrets")
+    environment = {
+        **driver_environment(settings),
+        **trust,
+        "PYTHONPATH": str(REPOSITORY),
+        "PYSPARK_PYTHON": sys.executable,
+        "JAVA_HOME": str(settings.java_home),
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "ROLLFORWARD_FAILPOINTS": str(points),
+    }
+    for name, value in trust.items():
         monkeypatch.setenv(name, value)
-    yield cluster
-    cluster.processes.close()
+    with closing(Processes(folder, environment)) as processes:
+        yield Cluster(processes, trust)
 
 
 def left_over(pipeline: PipelineUnderTest) -> list[str]:
@@ -195,6 +220,10 @@ class Checked:
         row = self.pipeline.registry.driver(self.pipeline.name)
         return {server["socket"] for server in row.servers if server["tasks"]} if row is not None else set()
 
+    def await_home(self, address: str) -> None:
+        """Wait until one server has all tasks."""
+        self.pipeline.await_(f"all tasks are at {address}", lambda: self.homes() == {address})
+
     def close(self) -> None:
         """End the audit, the input and the driver."""
         if self.auditor is not None:
@@ -206,18 +235,10 @@ class Checked:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_tasks_of_a_lost_server_move_and_nothing_is_lost(
-    kafka: str, unique: str, settings: Settings, cluster: Cluster
+    kafka: str, unique: str, settings: Settings, cluster: Cluster, points: Path
 ) -> None:
-    changed = {
-        "spark_master": f"spark://127.0.0.1:{cluster.master}",
-        "spark_conf": {"spark.executor.memory": "600m", "spark.executor.cores": "1"},
-        "store_server_addresses": cluster.addresses,
-        "answer_timeout_s": 5.0,
-        "tasks": 2,
-        # Every batch is Spark's.
-        "small_batch_records": 0,
-    }
-    checked = Checked(kafka, unique, settings.model_copy(update=changed))
+    # Every batch is Spark's.
+    checked = Checked(kafka, unique, cluster.use_in(settings).model_copy(update={"small_batch_records": 0}))
     pipeline = checked.pipeline
     try:
         checked.start()
@@ -228,17 +249,19 @@ def test_tasks_of_a_lost_server_move_and_nothing_is_lost(
         # Killed: the survivor recovers the tasks from their changelogs, since it has none of their files.
         killed_at = time.time()
         cluster.servers[0].kill()
-        pipeline.await_("the survivor has all tasks", lambda: checked.homes() == {cluster.addresses[1]})
+        checked.await_home(cluster.addresses[1])
         checked.await_batches()
         checked.require_equal()
         recovered = pipeline.registry.recoveries(pipeline.name, since=killed_at)
         assert {"full replay"} == {row.plan["way"] for row in recovered if not row.plan["task"].startswith("cheap")}
 
-        # Back again, and the other one sleeps: it is noticed by a time-out, and awake again it may commit nothing.
+        # Back again, and the other one falls asleep in front of a commit: it is noticed by a time-out, and awake again it
+        # may commit nothing.
         cluster.serve(0)
         sleeper = cluster.servers[1]
-        sleeper.send_signal(signal.SIGSTOP)
-        pipeline.await_("the tasks have moved back", lambda: checked.homes() == {cluster.addresses[0]})
+        arm(points, "commit.delivered", with_signal="SIGSTOP")
+        pipeline.await_("a server sleeps in its transaction", lambda: cluster.sleeper() == 1)
+        checked.await_home(cluster.addresses[0])
         checked.await_batches()
         sleeper.send_signal(signal.SIGCONT)
         checked.await_batches()
@@ -255,9 +278,53 @@ def test_tasks_of_a_lost_server_move_and_nothing_is_lost(
         told = pipeline.log.read_text()
         assert '"event": "staging"' in told and "staged without spark" not in told
 
+        # The driver dies: the next one takes over the servers' tasks.
+        pipeline.kill_driver()
+        checked.await_batches()
+        checked.require_equal()
+
         # Nothing of the driver is left over, on any of the machines.
         assert pipeline.stop() == 0
         assert left_over(pipeline) == []
         await_("the end of the executors", lambda: not cluster.executors(), tail=lambda: str(cluster.executors()))
+    finally:
+        checked.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_nobody_waits_for_a_server_that_never_answers(
+    kafka: str, unique: str, settings: Settings, cluster: Cluster, points: Path
+) -> None:
+    """The driver's own questions, which nothing cancels: a small batch's rows, a commit, an opening."""
+    checked = Checked(kafka, unique, cluster.use_in(settings))
+    pipeline = checked.pipeline
+    try:
+        checked.start()
+        checked.await_batches()
+        driver = pipeline.process
+        for point in ("commit.delivered", "stage.in-stream"):
+            arm(points, point, with_signal="SIGSTOP")
+            pipeline.await_(f"a server falls silent at {point}", lambda: cluster.sleeper() is not None)
+            silent = cluster.sleeper()
+            assert silent is not None
+            checked.await_home(cluster.addresses[1 - silent])
+            checked.await_batches()
+            cluster.replace(silent)
+            checked.require_equal()
+        assert "staged without spark" in pipeline.log.read_text()
+
+        # The tasks move, and the server that they move to falls silent while it opens them.
+        (home,) = checked.homes()
+        last = cluster.addresses.index(home)
+        arm(points, "own.after-init", with_signal="SIGSTOP")
+        cluster.servers[last].kill()
+        pipeline.await_("the other falls silent", lambda: cluster.sleeper() == 1 - last)
+        cluster.serve(last)
+        checked.await_batches()
+        checked.require_equal()
+        assert checked.homes() == {cluster.addresses[last]}
+        assert pipeline.process is driver, pipeline.tail()
+        assert pipeline.stop() == 0
     finally:
         checked.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipelines.settings import Settings
@@ -18,6 +20,8 @@ SMALL_BATCHES = {"max_records_per_batch": 60}
 # Of what crashes here most is Spark's: batches that the driver computes itself are asked for.
 SPARKS = {"small_batch_records": 0}
 Start = Callable[..., PipelineUnderTest]
+# Limits of time, by class: their texts, such as the end of a log, say nothing.
+LIMITS = [TimeoutError, subprocess.TimeoutExpired, psutil.TimeoutExpired]
 
 
 @pytest.fixture
@@ -53,4 +57,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("reruns"):
         for item in items:
             if Path(__file__).parent in item.path.parents:
-                item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["TimeoutError", "TooLate", "TimeoutExpired"]))
+                item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=LIMITS))

@@ -287,6 +287,20 @@ def test_deleted_source_records_stop_the_pipeline_until_their_loss_is_accepted(d
     }
 
 
+def test_a_committed_batch_needs_its_input_no_more(deploy: Start, feed: Feed, points: Path) -> None:
+    pipeline = deploy()
+    feed.send(500)
+    arm(points, "driver.all-committed")
+    assert pipeline.run_until_end() == -signal.SIGKILL
+    pipeline.await_no_orphans()
+    feed.delete_all()
+    # Nobody has to accept a loss: there is none.
+    assert pipeline.run_until_end() == 0, pipeline.tail()
+    feed.send(300)
+    assert pipeline.run_until_end() == 0, pipeline.tail()
+    assert all_differences(pipeline, feed) == []
+
+
 def test_reading_a_store_that_is_behind_is_refused(deploy: Start, feed: Feed) -> None:
     pipeline = deploy()
     feed.send(500)

@@ -185,7 +185,10 @@ def small_results(job: BatchJob, parts: list[list[list[bytes | None]]]) -> list[
     assert job.small is not None
     small = replace(job.small, step=step)
     staged = small.run(
-        [part(number, blocks) for number, blocks in enumerate(parts)], Exchange("r", 0, 0, ()), most_bytes=BYTES
+        [part(number, blocks) for number, blocks in enumerate(parts)],
+        Exchange("r", 0, 0, tuple("here" for _ in range(job.query.tasks))),
+        most_bytes=BYTES,
+        at=lambda _address, work: work(),
     )
     assert sum(len(block) for blocks in parts for block in blocks) == staged.records
     assert len(given) == sum(result.rows for result in staged.results)

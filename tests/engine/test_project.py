@@ -140,7 +140,10 @@ def small_results(job: ProjectionJob, parts: list[list[Records]]) -> dict[int, l
 
     assert job.small is not None
     staged = replace(job.small, step=step).run(
-        [part(number, blocks) for number, blocks in enumerate(parts)], Exchange("r", 0, 0, ()), most_bytes=BYTES
+        [part(number, blocks) for number, blocks in enumerate(parts)],
+        Exchange("r", 0, 0, tuple("here" for _ in range(job.query.tasks))),
+        most_bytes=BYTES,
+        at=lambda _address, work: work(),
     )
     assert sum(len(block) for blocks in parts for block in blocks) == staged.records
     return by_partition(given)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 
+import confluent_kafka as ck
 import pyarrow as pa
 import pytest
 
-from pipelines.engine.resultlimit import ANY, ResultLimit, ResultTooLarge
+from pipelines.engine.resultlimit import ANY, ResultLimit, ResultTooLarge, lz4_bytes
+from statestore.config import KafkaConfig
+from statestore.kafka.admin import Admin
+from statestore.kafka.producer import TransactionalProducer
 from statestore.staging import EMIT_NOTHING, EMIT_VALUE
 
 KIB = 1024
@@ -46,3 +50,40 @@ def test_without_a_limit_every_result_is_taken() -> None:
 def test_a_slice_is_looked_at_alone() -> None:
     keys, values = columns(NOISE, b"a", b"b")
     ResultLimit("t", compressed=KIB).require(keys.slice(1), values.slice(1))
+
+
+def test_a_limit_is_of_what_the_client_makes_of_a_result(kafka: str, unique: str) -> None:
+    # Each block of the client's is compressed for itself: looking back into the one before would save most of this.
+    value = random.Random(2).randbytes(50 * KIB) * 6
+    size = lz4_bytes(b"k" + value)
+    assert len(pa.compress(value, codec="lz4")) < size / 2
+    config = KafkaConfig(kafka)
+    admin = Admin(config)
+    for name, most in (("takes", size + 80), ("refuses", size)):
+        admin.create(f"{unique}-{name}", partitions=1, settings={"max.message.bytes": str(most)})
+    ResultLimit.of(f"{unique}-takes", admin, config).require(*columns(value))
+    with pytest.raises(ResultTooLarge):
+        ResultLimit.of(f"{unique}-refuses", admin, config).require(*columns(value))
+    assert {"takes": None, "refuses": ck.KafkaError.MSG_SIZE_TOO_LARGE} == {
+        name: produced(config, f"{unique}-{name}", value) for name in ("takes", "refuses")
+    }
+
+
+def test_a_topic_that_is_written_uncompressed_takes_plain_results(kafka: str, unique: str) -> None:
+    config, value = KafkaConfig(kafka), b"a" * 64 * KIB
+    admin = Admin(config)
+    settings = {"max.message.bytes": str(16 * KIB), "compression.type": "uncompressed"}
+    admin.create(unique, partitions=1, settings=settings)
+    with pytest.raises(ResultTooLarge):
+        ResultLimit.of(unique, admin, config).require(*columns(value))
+    assert produced(config, unique, value) == ck.KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def produced(config: KafkaConfig, topic: str, value: bytes) -> int | None:
+    """What the broker says of one record of our client's; None where it takes it."""
+    producer = TransactionalProducer(config, f"{topic}-p", transactions=False)
+    told: list[ck.KafkaError | None] = []
+    producer._producer.produce(topic, value, b"k", on_delivery=lambda error, _: told.append(error))
+    assert producer._producer.flush(60) == 0
+    producer.close()
+    return None if told[0] is None else told[0].code()

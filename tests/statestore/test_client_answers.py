@@ -176,3 +176,57 @@ def test_an_offset_with_an_error_is_not_taken_for_none(
     monkeypatch.setattr(ck, "Consumer", consumer)
     assert group.committed([(topic, 0)]) == {(topic, 0): (7, "")}
     assert made[0].changed == 2
+
+
+class Said:
+    """A record, or with `ended` the event that a partition has been read to its end."""
+
+    def __init__(self, partition: int, offset: int, *, ended: bool = False) -> None:
+        self._partition, self._offset, self._ended = partition, offset, ended
+
+    def error(self) -> ck.KafkaError | None:
+        return ck.KafkaError(ck.KafkaError._PARTITION_EOF) if self._ended else None
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return b"%d" % self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return ck.TIMESTAMP_CREATE_TIME, 0
+
+    def headers(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("behind", [Said(0, 3, ended=True), Said(0, 3)], ids=["its end", "a record"])
+def test_what_comes_of_a_partition_that_has_been_read_ends_no_other(
+    config: KafkaConfig, unique: str, monkeypatch: pytest.MonkeyPatch, behind: Said
+) -> None:
+    said = [[Said(0, 1)], [behind], [Said(1, 0)], [behind], [Said(1, 1)]]
+
+    class Scripted:
+        def __init__(self, _settings: Any) -> None:
+            pass
+
+        def assign(self, _where: list[ck.TopicPartition]) -> None:
+            pass
+
+        def consume(self, count: int, timeout: float) -> list[Any]:
+            return said.pop(0) if count == 1 else []
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(ck, "Consumer", Scripted)
+    monkeypatch.setattr(Reader, "begins_and_ends", lambda *_: {0: (0, 2), 1: (0, 2)})
+    newest = Reader(config).newest(unique, [0, 1])
+    assert {0: 1, 1: 1} == {partition: found[b"k"].offset for partition, found in newest.items()}
+    assert not said

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statestore.errors import Unavailable
-from statestore.task import TaskState
+from statestore.task import Task, TaskState
 from tests.statestore.conftest import ONE, TWO
 from tests.support.task import TaskWorld, commit_batch
 
@@ -41,3 +41,19 @@ def test_half_of_an_attempt_is_not_committed_as_another(world: TaskWorld, monkey
         task.commit(batch=1, attempt=1, plan="p")
     commit_batch(task, 1, {TWO: b"2"}, plan="p", ends={})
     assert world.entries() == {ONE: b"1", TWO: b"2"}
+
+
+def test_an_opening_that_fails_in_its_last_step_lets_everything_go(
+    world: TaskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = world.running
+    with monkeypatch.context() as patch:
+        patch.setattr(first, "_become_running", memory_is_short)
+        with pytest.raises(MemoryError):
+            first.open()
+    second = Task(first.spec, first.epoch, first._kafka, first._rocks, transactions=True)
+    try:
+        second.open()
+        assert second.state is TaskState.RUNNING
+    finally:
+        second.close()

@@ -1,7 +1,7 @@
 """A network between Kafka's clients and the broker that can be cut: a proxy in a process of its own.
 
     python -m tests.support.network LISTEN TARGET     forwards every connection on loopback, from port to port, until
-                                                      its standard input ends, as with whoever started it
+                                                      whoever started it ends, even if it is stopped then
 
 The broker listens for it on a second port and advertises the proxy's, so that a client that was given the proxy's address
 never finds another. Killed, its connections end and new ones are refused, as behind a switch that is off.
@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import ctypes
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from infra.files import write_atomic
 from tests.support.waiting import await_
 
 _CHUNK = 256 * 1024
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Network:
 
     def _start(self) -> None:
         root = Path(__file__).parents[2]
-        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, cwd=root)
+        self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, cwd=root)
         await_("the proxy listens", self._listens)
 
     def _listens(self) -> bool:
@@ -88,7 +88,7 @@ class Network:
     def close(self) -> None:
         """End the proxy."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
 
 
 async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,11 +116,11 @@ async def _serve(listen: int, target: int) -> None:
         await server.serve_forever()
 
 
-def _end_with_input() -> None:
-    sys.stdin.buffer.read()
-    os._exit(0)
+def _end_with_parent() -> None:
+    """Linux kills this process when the one that started it ends; one that is stopped would not notice by itself."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    _end_with_parent()
     asyncio.run(_serve(int(sys.argv[1]), int(sys.argv[2])))

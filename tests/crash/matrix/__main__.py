@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 from tests.crash.matrix.bench import Bench
@@ -37,18 +38,17 @@ def main() -> int:
     logs = arguments.report.with_suffix(".logs")
     home = Path(tempfile.mkdtemp(prefix="crash-matrix-"))
     outcomes: list[Outcome] = []
-    bench = Bench(home, arguments.seed, small=arguments.small)
     try:
-        deadline = time.monotonic() + arguments.minutes * 60
-        for number, name in enumerate(chosen):
-            outcomes += run(bench, [name], arguments.seed + number, logs=logs)
-            report(arguments.report, arguments.seed, outcomes)
-        while time.monotonic() < deadline:
-            outcomes += run(bench, [choose.choice(chosen)], choose.randrange(1 << 30), logs=logs)
-            report(arguments.report, arguments.seed, outcomes)
+        with closing(Bench(home, arguments.seed, small=arguments.small)) as bench:
+            deadline = time.monotonic() + arguments.minutes * 60
+            for number, name in enumerate(chosen):
+                outcomes += run(bench, [name], arguments.seed + number, logs=logs)
+                report(arguments.report, arguments.seed, outcomes)
+            while time.monotonic() < deadline:
+                outcomes += run(bench, [choose.choice(chosen)], choose.randrange(1 << 30), logs=logs)
+                report(arguments.report, arguments.seed, outcomes)
     finally:
-        bench.close()
-        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(home)
     failed = [outcome.fault for outcome in outcomes if outcome.problems]
     print(f"{len(outcomes)} faults, {len(failed)} with problems: {', '.join(failed) or 'none'}; {arguments.report}")
     return 1 if failed else 0

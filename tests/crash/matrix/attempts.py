@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from statestore.errors import RollforwardError
 from statestore.staging import EMIT_VALUE, SCHEMA
 from statestore.store import Isolation
 from tests.crash.matrix.bench import NAME, Bench
+from tests.support.present import present
 
 # The count that they say; no key had less before.
 _WRONG = json.dumps({"N": 0}).encode()
@@ -35,19 +37,28 @@ class Duplicates:
 
     def stage(self) -> int:
         """Try once; gives how many have been staged so far. A server may be away, or the task may go on meanwhile."""
-        row = self._bench.registry.driver(NAME)
-        assert row is not None
-        if not row.servers:
+        servers = present(self._bench.registry.driver(NAME)).servers
+        if not servers:
             # A driver that starts again has none yet.
             return self._staged
-        server = self._choose.choice(row.servers)
-        tasks = [name for name in server["tasks"] if name.rpartition("-")[0] in self._with_store]
+        server = self._choose.choice(servers)
         try:
             with StoreClient(server["socket"], timeout_s=5) as client:
-                self._staged += self._stage(client, self._choose.choice(sorted(tasks)))
+                self._staged += self._stage(client, self._choose.choice(self._tasks(server)))
         except RollforwardError as error:
             print(f"    duplicate: {str(error)[:120]}", flush=True)
         return self._staged
+
+    def stage_all(self) -> None:
+        """Try on every task that has a store."""
+        for server in present(self._bench.registry.driver(NAME)).servers:
+            with StoreClient(server["socket"], timeout_s=5) as client:
+                for task in self._tasks(server):
+                    self._staged += self._stage(client, task)
+
+    def _tasks(self, server: dict[str, Any]) -> list[str]:
+        """Those with a store."""
+        return sorted(name for name in server["tasks"] if name.rpartition("-")[0] in self._with_store)
 
     def _stage(self, client: StoreClient, task: str) -> int:
         """How many attempts were staged: one, or none where the task has nothing yet or has gone on."""

@@ -8,8 +8,9 @@ task's position says where the input stood, so the model knows what its accounts
 way from one task to another is known to be, and a batch that is cut between the legs of a transfer is no finding.
 
 What a view shows is committed, and all but the newest commit of a task can be seen in its log. So a view that fits no position
-is a finding when a newer one than those that were there when it had been read has come. A view that the auditor cannot have,
-since a server is away, is no finding.
+is a finding when a newer one than those that were there when it had been read has come. One that shows fewer legs than
+another that was complete before it began is a finding at once. A view that the auditor cannot have, since a server is away,
+is no finding; any other error is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pipelines.query import Row, StoreReader
 from pipelines.registry import Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
-from statestore.errors import RollforwardError
+from statestore.errors import RollforwardError, Unavailable
 from statestore.kafka.reader import Reader
 from statestore.partitioner import task_of
 from statestore.store import Isolation
@@ -43,6 +44,11 @@ def balances(rows: tuple[Row, ...]) -> Balances:
 def total(accounts: Balances) -> int:
     """All the money."""
     return sum(balance for _, balance in accounts.values())
+
+
+def legs_of(accounts: Balances) -> int:
+    """How many legs have been counted; they only get more."""
+    return sum(count for count, _ in accounts.values())
 
 
 def finding(view: View, book: Book) -> str | None:
@@ -85,13 +91,13 @@ def fits(view: TaskView, ends: Sequence[Ends], book: Book, tasks: int) -> bool:
     def own(found: Balances) -> Balances:
         return {a: b for a, b in found.items() if task_of(a.to_bytes(8, "big"), tasks) == view.task}
 
-    legs = sum(count for count, _ in view.found.values())
+    legs = legs_of(view.found)
     # From the newest on, since it is nearly always the newest or the one before, and legs only get more.
     for end in reversed(ends):
         wanted = own(book.balances(end))
         if wanted == view.found:
             return True
-        if sum(count for count, _ in wanted.values()) < legs:
+        if legs_of(wanted) < legs:
             return False
     return False
 
@@ -108,6 +114,7 @@ class Auditor:
         self._positions = [Positions(log, task) for task in range(self._tasks)]
         self._load = load
         self._open: list[TaskView] = []
+        self._legs = [0] * self._tasks
         self.findings: list[str] = []
         self.views = self.moments = 0
         self.newest = -1
@@ -121,8 +128,11 @@ class Auditor:
     def _run(self, look: Callable[[], None]) -> None:
         while not self._ended.wait(0.25):
             # While a fault lasts there may be nobody to ask, no moment between two batches, or no store to open.
-            with suppress(RollforwardError):
-                look()
+            try:
+                with suppress(Unavailable):
+                    look()
+            except RollforwardError as error:
+                self._tell(f"{type(error).__name__}: {error}")
 
     def _tell(self, found: str) -> None:
         print(f"    auditor: {found}", flush=True)
@@ -150,6 +160,9 @@ class Auditor:
             for task in range(self._tasks):
                 found = balances(tuple(self._store.scan_task(task, Isolation.READ_COMMITTED)))
                 self._open.append(TaskView(task, found))
+                if legs_of(found) < self._legs[task]:
+                    self._tell(f"task {task} went back from {self._legs[task]} legs to {legs_of(found)}")
+                self._legs[task] = max(self._legs[task], legs_of(found))
         finally:
             self._judge()
 

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pipelines.metastore.embedded import deploy, want
 from pipelines.registry import RUNNING, Registry
 from pipelines.settings import Settings
 from statestore.errors import RollforwardError
+from statestore.kafka.admin import Admin
 from tests.crash.matrix import check
 from tests.crash.matrix.auditor import Auditor
 from tests.crash.matrix.workload import SQL, Workload
@@ -49,15 +50,25 @@ class Bench:
 
     def __init__(self, home: Path, seed: int, *, small: bool = False) -> None:
         self.home = home
+        with ExitStack() as ends:
+            self._start(ends, seed, small=small)
+            # Whatever of it has been started is ended, last first, if the rest does not come up.
+            self._ends = ends.pop_all()
+
+    def _start(self, ends: ExitStack, seed: int, *, small: bool) -> None:
+        home = self.home
         # Whatever makes temporary files makes them here, where nobody else's are. Short, for paths of sockets.
         self.temporary = Path(tempfile.mkdtemp(prefix="m-"))
-        self._before = os.environ.get("TMPDIR")
-        os.environ["TMPDIR"] = tempfile.tempdir = str(self.temporary)
+        ends.callback(shutil.rmtree, self.temporary)
+        ends.enter_context(_temporary_files(self.temporary))
         self.disk = SmallDisk.mounted(home / "disk", DISK)
+        ends.callback(self.disk.close)
         self.stack, proxy, proxied = Stack(home / "stack"), ports.free_port(), ports.free_port()
         self.stack.broker = ProxiedBroker(**vars(self.stack.broker), proxy=proxy, proxied=proxied)
+        ends.callback(self.stack.down, wipe=True)
         self.stack.up(components=["kafka"])
         self.network = Network(proxy=proxy, proxied=proxied)
+        ends.callback(self.network.close)
         unusual: dict[str, Any] = {} if small else {"small_batch_records": 0}
         self.settings = with_spark(
             Settings(
@@ -77,23 +88,45 @@ class Bench:
         )
         self.points = home / "points"
         self.points.mkdir()
-        os.environ["ROLLFORWARD_FAILPOINTS"] = str(self.points)
+        ends.enter_context(_environment("ROLLFORWARD_FAILPOINTS", str(self.points)))
         self.settings.home.mkdir(parents=True, exist_ok=True)
         # The input comes from elsewhere, and the auditor is nobody's neighbour.
-        beside = self.settings.model_copy(update={"bootstrap_servers": self.stack.status().bootstrap_servers or ""})
-        self.load = Workload(beside.bootstrap_servers, NAME, seed)
+        direct = self.stack.status().bootstrap_servers or ""
+        self._beside = self.settings.model_copy(update={"bootstrap_servers": direct})
+        self.load = Workload(direct, NAME, seed)
+        ends.callback(self.load.close)
         self.registry = Registry(self.settings.metastore)
+        ends.callback(self.registry.close)
         deploy(SQL.format(topic=NAME), NAME, self.settings, self.registry)
         want(NAME, RUNNING, self.settings, self.registry)
         self.drivers: set[int] = set()
+        self._failures = 0
         self._ended, self._watching = threading.Event(), threading.Event()
         self._turn = threading.Lock()
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
+        ends.callback(self._end_drivers)
         self.launch()
         self._watching.set()
         self._supervisor.start()
+        ends.callback(self._end_supervisor)
         self.load.resume()
-        self.auditor = Auditor(NAME, beside, self.registry, self.load)
+        self.auditor = Auditor(NAME, self._beside, self.registry, self.load)
+        ends.callback(self.auditor.close)
+
+    def close(self) -> None:
+        """End everything, and leave nothing."""
+        self._ends.close()
+
+    def _end_supervisor(self) -> None:
+        self._ended.set()
+        self._watching.set()
+        self._supervisor.join(START_S)
+        assert not self._supervisor.is_alive(), "the supervisor does not end"
+
+    def _end_drivers(self) -> None:
+        control.end_driver(self.registry, NAME, timeout_s=20)
+        for process in check.processes(self.network.address):
+            process.kill()
 
     # The supervisor.
 
@@ -166,6 +199,16 @@ class Bench:
 
     # What happened.
 
+    def open_transactions(self) -> dict[str, dict[int, int]]:
+        """By topic of the pipeline: the partitions with a transaction under way, and how many offsets it keeps back."""
+        admin, found = Admin(self._beside.kafka_config()), {}
+        for topic, partitions in admin.topics().items():
+            if topic.startswith(f"{NAME}-"):
+                stable = admin.stable_ends(topic, partitions=partitions)
+                ends = admin.ends(topic, partitions=partitions)
+                found[topic] = {n: end - stable[n] for n, end in ends.items() if end > stable[n]}
+        return {topic: partitions for topic, partitions in found.items() if partitions}
+
     def await_(self, what: str, condition: Callable[[], bool], timeout_s: float = 240) -> float:
         """Wait for a condition; gives the seconds that it took."""
         started = time.monotonic()
@@ -198,30 +241,47 @@ class Bench:
         """Everything that is wrong now. The input must have been processed."""
         self.auditor.settle()
         found = check.differences(NAME, self.settings, self.registry, self.load)
+        found += check.stores(NAME, self.settings, self.registry)
+        found += self.failures()
         found += [f"auditor: {text}" for text in self.auditor.findings]
         found += check.leftovers(NAME, self.settings, self.registry, self.drivers)
         return found + check.temporary(self.temporary, self.settings.home / "spark")
+
+    def failures(self) -> list[str]:
+        """Ends of drivers since the last call that no fault accounts for: of data, of settings, of the program itself."""
+        found = check.failures(control.driver_log(self.settings, NAME))
+        new, self._failures = found[self._failures :], len(found)
+        return new
+
+    def told(self, text: str) -> int:
+        """How often the drivers' log says that."""
+        return control.driver_log(self.settings, NAME).read_text(errors="replace").count(text)
 
     def tail(self, lines: int = 30) -> str:
         """The end of the driver's log."""
         text = control.driver_log(self.settings, NAME).read_text(errors="replace").splitlines()[-lines:]
         return "\n".join(line[:300] for line in text)
 
-    def close(self) -> None:
-        """End everything, and leave nothing."""
-        self._ended.set()
-        self._watching.set()
-        self._supervisor.join(120)
-        if hasattr(self, "auditor"):
-            self.auditor.close()
-        self.load.close()
-        control.end_driver(self.registry, NAME, timeout_s=20)
-        self.registry.close()
-        self.network.close()
-        self.stack.down(wipe=True)
-        self.disk.close()
-        del os.environ["ROLLFORWARD_FAILPOINTS"], os.environ["TMPDIR"]
-        if self._before is not None:
-            os.environ["TMPDIR"] = self._before
-        tempfile.tempdir = None
-        shutil.rmtree(self.temporary)
+
+@contextmanager
+def _temporary_files(folder: Path) -> Iterator[None]:
+    """Temporary files of this process and of those that it starts are made in the folder."""
+    with _environment("TMPDIR", str(folder)):
+        tempfile.tempdir = str(folder)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
+from ops.verification import Against, verify_all
 from pipelines import names
 from pipelines.deploy import deployed_queries
 from pipelines.query import StoreReader
@@ -24,6 +29,11 @@ from tests.support.present import present
 Table = dict[int, dict[str, int]]
 # What Spark makes in its folder for temporary files, once.
 _OF_ONE_JVM = ("artifacts-", "blockmgr-")
+# Errors that say: stop, somebody has to look. And those of a program that is wrong.
+_NEVER = {
+    *("DataCorrupted", "Unrecoverable", "InvariantBroken", "FormatUnsupported", "InvalidInput", "InvalidConfig"),
+    *("InvalidStateStore", "AssertionError", "AttributeError", "IndexError", "KeyError", "TypeError", "ValueError"),
+}
 
 
 def caught_up(pipeline: str, settings: Settings, registry: Registry) -> bool:
@@ -95,20 +105,68 @@ def _once(found: list, wanted: list, where: str) -> list[str]:
     return [f"{where}: {len(missing)} missing, {len(more)} too many"] if missing or more else []
 
 
+def stores(pipeline: str, settings: Settings, registry: Registry) -> list[str]:
+    """Stores that are not what was committed with their batch, or whose changelog does not lead to them."""
+    row = registry.pipeline(pipeline)
+    problems = []
+    kinds: tuple[Against, ...] = ("digest", "changelog")
+    for against in kinds:
+        for one in verify_all(row, settings, lambda _task, _detail: None, percent=100, against=against):
+            if one.differs or one.against != against:
+                problems.append(f"store differs from its {against}: {one}")
+    return problems
+
+
+def failures(log: Path) -> list[str]:
+    """The ends in a log of drivers that have to stop a pipeline or that are bugs, whatever has been killed or cut off."""
+    found = []
+    for line in log.read_text(errors="replace").splitlines():
+        if line.startswith("{") and '"driver failed"' in line:
+            told = json.loads(line)
+            if told["kind"] in _NEVER:
+                found.append(f"driver failed: {told['kind']}: {told.get('error') or told.get('exception')}")
+    return found
+
+
+def processes(bootstrap: str) -> list[psutil.Process]:
+    """All drivers that work with this Kafka, and whatever they have started, wherever it belongs now."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.environ().get("ROLLFORWARD_BOOTSTRAP_SERVERS") == bootstrap:
+                found.append(process)
+    return found
+
+
+def at_rest(pipeline: str, settings: Settings) -> list[str]:
+    """What a driver has left that has been stopped as planned."""
+    problems = [f"process: {one.pid} {one.cmdline()}" for one in processes(settings.bootstrap_servers)]
+    problems += [f"socket: {path}" for path in sorted(_sockets(pipeline, settings))]
+    problems += [f"folder: {path}" for path in (settings.home / "spark").glob("*")]
+    return problems + [f"spark: {path}" for path in names.socket_folder().glob(f"{names.SPARK_SOCKETS}*")]
+
+
+def _sockets(pipeline: str, settings: Settings) -> set[str]:
+    prefix = names.socket_prefix(settings.states, pipeline)
+    return {str(path) for path in names.socket_folder().glob(f"{prefix}-*.sock")}
+
+
 def leftovers(pipeline: str, settings: Settings, registry: Registry, former: set[int]) -> list[str]:
-    """Orphans of the `former` drivers, sockets, folders and consumer groups that should not be there."""
+    """Orphans, sockets, folders and consumer groups that should not be there beside the driver of now."""
     driver = registry.driver(pipeline)
     assert driver is not None
-    problems = [f"orphan: {what}" for pid in former - {driver.pid} for what in members(pid)]
+    problems = []
+    for process in processes(settings.bootstrap_servers):
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getsid(process.pid) != driver.pid and process.status() != psutil.STATUS_ZOMBIE:
+                problems.append(f"orphan: {process.pid} {process.cmdline()}")
     # A driver that lived on may have replaced what it started. One server more is the spare.
     own = members(driver.pid)
     for what, most in (("statestore.server", len(driver.servers) + 1), ("java", 1)):
         found = [each for each in own if what in each.split(" ", 2)[1] or f"-m {what}" in each]
         problems += [f"more than {most} of {what}: {found}"] if len(found) > most else []
     known = {server["socket"] for server in driver.servers}
-    prefix = names.socket_prefix(settings.states, pipeline)
-    sockets = {str(path) for path in names.socket_folder().glob(f"{prefix}-*.sock")}
-    problems += [f"socket: {path}" for path in sorted(sockets - known)]
+    problems += [f"socket: {path}" for path in sorted(_sockets(pipeline, settings) - known)]
     folders = {path.name for path in (settings.home / "spark").glob("*")}
     problems += [f"folder: {name}" for name in sorted(folders - {f"{pipeline}-{driver.pid}"})]
     spark = {int(path.name.partition("-")[2]) for path in names.socket_folder().glob(f"{names.SPARK_SOCKETS}*")}

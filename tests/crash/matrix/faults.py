@@ -24,6 +24,7 @@ from pipelines.metastore.embedded import want
 from pipelines.registry import RUNNING, Registry
 from statestore.errors import Unavailable
 from statestore.failpoints import arm, is_armed
+from tests.crash.matrix import check
 from tests.crash.matrix.attempts import Duplicates
 from tests.crash.matrix.bench import ANSWER_S, NAME, START_S, TRANSACTION_S, Bench
 from tests.support.present import present
@@ -120,13 +121,12 @@ def stop_driver(bench: Bench, choose: random.Random) -> None:
 @fault
 def sleep_of_everything(bench: Bench, choose: random.Random) -> None:
     """The whole machine sleeps, as it were, in a transaction that has expired when it wakes."""
-    arm(bench.points, "commit.produced", with_signal="SIGSTOP")
     with bench.unsupervised():
-        bench.await_("a server stops in its transaction", lambda: not is_armed(bench.points, "commit.produced"))
+        _in_its_transaction(bench, choose)
         family = [bench.driver, *bench.driver.children(recursive=True)]
         for process in family:
             process.suspend()
-        time.sleep(ZOMBIE_S)
+        _await_expiry(bench)
         for process in reversed(family):
             process.resume()
 
@@ -138,7 +138,9 @@ def _zombie(which: Callable[[Bench, random.Random], psutil.Process]) -> Fault:
         with _patient(bench):
             process = which(bench, choose)
             process.suspend()
+            # Behind this its transaction has expired, if it has one.
             time.sleep(ZOMBIE_S)
+            assert not bench.open_transactions(), "a transaction has not expired"
             process.resume()
             mark = bench.mark()
             bench.await_("work goes on", lambda: _goes_on(bench, mark))
@@ -168,15 +170,27 @@ def _patient(bench: Bench) -> Iterator[None]:
 
 
 def _in_its_transaction(bench: Bench, choose: random.Random) -> psutil.Process:
-    """A server that has stopped itself where everything is produced and nothing committed."""
-    arm(bench.points, "commit.produced", with_signal="SIGSTOP")
-    bench.await_("a server stops in its transaction", lambda: not is_armed(bench.points, "commit.produced"))
+    """A server that has stopped itself where the broker has all of its transaction, and nothing is committed."""
+    arm(bench.points, "commit.delivered", with_signal="SIGSTOP")
+    server = _stopped_at(bench, "commit.delivered", bench.servers)
+    assert bench.open_transactions(), "the broker knows of no transaction"
+    return server
+
+
+def _stopped_at(bench: Bench, point: str, among: Callable[[], list[psutil.Process]]) -> psutil.Process:
+    """The process that has stopped itself at the armed point."""
+    bench.await_(f"a process stops at {point}", lambda: not is_armed(bench.points, point))
     found: list[psutil.Process] = []
     bench.await_(
-        "the server stands still",
-        lambda: bool(found.extend(s for s in bench.servers() if _is_stopped(s)) or found),
+        "the process stands still", lambda: bool(found.extend(one for one in among() if _is_stopped(one)) or found)
     )
     return found[0]
+
+
+def _await_expiry(bench: Bench) -> None:
+    """Return when the broker has ended what a sleeper has begun."""
+    assert bench.open_transactions(), "the broker knows of no transaction"
+    bench.await_("the transaction expires", lambda: not bench.open_transactions(), 2 * ZOMBIE_S)
 
 
 FAULTS["zombie-driver-alone"] = _zombie(lambda bench, _: bench.driver)
@@ -216,30 +230,25 @@ def _await_fenced(bench: Bench, older: psutil.Process) -> None:
     assert row is not None and (row.pid, row.state) == (older.pid, "fenced"), bench.tail()
 
 
-class _rival:
+@contextmanager
+def _rival(bench: Bench) -> Iterator[None]:
     """A driver of the same pipeline with a home of its own, killed at the end."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-
-    def __enter__(self) -> None:
-        home = self._bench.home / f"rival-{time.monotonic_ns()}"
-        home.mkdir()
-        shared = {"metastore_url": "", "state_dir": home / "state", "home": home}
-        settings = self._bench.settings.model_copy(update=shared)
-        self._registry = Registry(settings.metastore)
+    home = bench.home / f"rival-{time.monotonic_ns()}"
+    home.mkdir()
+    settings = bench.settings.model_copy(update={"metastore_url": "", "state_dir": home / "state", "home": home})
+    registry = Registry(settings.metastore)
+    try:
         # Its definitions come from the command log, as on any other machine.
-        want(NAME, RUNNING, settings, self._registry)
-        self._pid = control.launch(settings, self._registry, NAME, timeout_s=START_S)
-        self._settings = settings
-
-    def __exit__(self, *_: object) -> None:
-        control._end(self._pid, timeout_s=0)
-        self._registry.close()
-        prefix = names.socket_prefix(self._settings.states, NAME)
+        want(NAME, RUNNING, settings, registry)
+        control.launch(settings, registry, NAME, timeout_s=START_S)
+        yield
+    finally:
+        control.end_driver(registry, NAME, timeout_s=0)
+        registry.close()
+        prefix = names.socket_prefix(settings.states, NAME)
         for path in names.socket_folder().glob(f"{prefix}-*.sock"):
             path.unlink()
-        shutil.rmtree(self._settings.home)
+        shutil.rmtree(home)
 
 
 # The broker is away. A stopped process keeps its connections, as a network that swallows packets does.
@@ -250,15 +259,30 @@ def _broker_away(seconds: float) -> Fault:
         broker = bench.broker
         broker.suspend()
         try:
-            time.sleep(seconds)
+            _sleep_without_work(bench, seconds)
         finally:
             broker.resume()
 
     return away
 
 
+def _network_away(seconds: float) -> Fault:
+    def away(bench: Bench, choose: random.Random) -> None:
+        with bench.network.cut():
+            _sleep_without_work(bench, seconds)
+
+    return away
+
+
+def _sleep_without_work(bench: Bench, seconds: float) -> None:
+    mark = bench.mark()
+    time.sleep(seconds)
+    assert not bench.progressed(mark), "batches were finished without a broker"
+
+
 for _seconds in (1, 10, 60):
     FAULTS[f"broker-away-{_seconds}s"] = _broker_away(_seconds)
+    FAULTS[f"network-away-{_seconds}s"] = _network_away(_seconds)
 
 
 # The network between the pipeline and a broker that goes on, and ends transactions that have expired.
@@ -268,10 +292,9 @@ def _commit_into(bench: Bench, choose: random.Random, away: AbstractContextManag
     """The network goes away behind all that a transaction has produced, and its commit is sent into that."""
     server = _in_its_transaction(bench, choose)
     with away:
-        mark = bench.mark()
         server.resume()
-        time.sleep(ZOMBIE_S)
-        assert not bench.progressed(mark), "the network was not away"
+        _sleep_without_work(bench, ZOMBIE_S)
+        assert not bench.open_transactions(), "the transaction has not expired"
 
 
 @fault
@@ -309,9 +332,20 @@ def _delete(*which: str) -> Fault:
             _await_alone(bench, driver.pid)
             folders = {"spark": bench.settings.home / "spark", "stores": bench.settings.states}
             for name in which:
-                shutil.rmtree(folders[name], ignore_errors=True)
+                shutil.rmtree(folders[name])
+            started = time.time()
+            bench.launch()
+        ways = _ways(bench, started)
+        # There are no snapshots here. What is not deleted is not read from its beginning.
+        assert ("full replay" in ways) == ("stores" in which), ways
 
     return delete
+
+
+def _ways(bench: Bench, since: float) -> set[str]:
+    """How the stores were opened since then; a stateless query has nothing to open."""
+    plans = [row.plan for row in bench.registry.recoveries(NAME, since=since)]
+    return {plan["way"] for plan in plans if not plan["task"].startswith("cheap")}
 
 
 def _await_alone(bench: Bench, session: int) -> None:
@@ -344,13 +378,29 @@ def retried_attempts(bench: Bench, choose: random.Random) -> None:
 def duplicated_attempts(bench: Bench, choose: random.Random) -> None:
     """Workers die behind a complete attempt, so Spark stages it again; then others stage what must never count.
 
-    Where the driver computes small batches itself, it is what dies.
+    Some of those come between a true attempt and its commit, which has to be refused then. Where the driver computes
+    small batches itself, it is what dies or stops.
     """
     for _ in range(3):
         arm(bench.points, "worker.staged")
         bench.await_("a worker dies behind its attempt", lambda: not is_armed(bench.points, "worker.staged"))
     duplicates = Duplicates(bench, choose)
+    refused = bench.told("attempt is not staged")
+    bench.await_("a true attempt is displaced", lambda: _displaces(bench, duplicates, refused))
     bench.await_("attempts are staged that nobody asked for", lambda: duplicates.stage() >= 20)
+
+
+def _displaces(bench: Bench, duplicates: Duplicates, refused: int) -> bool:
+    """Try to put attempts in the place of those that a worker has just staged; whether a commit was refused since."""
+    arm(bench.points, "worker.staged", with_signal="SIGSTOP")
+    worker = _stopped_at(bench, "worker.staged", lambda: [bench.driver, *bench.workers()])
+    try:
+        duplicates.stage_all()
+    finally:
+        worker.resume()
+    mark = bench.mark()
+    bench.await_("work goes on", lambda: bench.progressed(mark))
+    return bench.told("attempt is not staged") > refused
 
 
 @fault
@@ -372,8 +422,7 @@ def graceful_stop(bench: Bench, choose: random.Random) -> None:
     _stop(bench)
     started = time.time()
     bench.launch()
-    ways = {r.plan["way"] for r in bench.registry.recoveries(NAME, since=started)}
-    assert ways == {"nothing"}, ways
+    assert _ways(bench, started) == {"nothing"}, _ways(bench, started)
 
 
 def _stop(bench: Bench) -> None:
@@ -382,6 +431,7 @@ def _stop(bench: Bench) -> None:
         assert control.stop(bench.settings, bench.registry, NAME, timeout_s=60)
         require_within(60, started)
         assert control.status(bench.registry, NAME).state == "stopped"
+        assert check.at_rest(NAME, bench.settings) == []
         want(NAME, RUNNING, bench.settings, bench.registry)
 
 
@@ -405,9 +455,13 @@ def deleted_records(bench: Bench, choose: random.Random) -> None:
             assert {int(number): int(last) + 1 for number, last in named} == ends, (error, ends)
         else:
             raise AssertionError("a driver went on without deleted records")
+        # It had to fail.
+        assert len(bench.failures()) == 1
         bench.drivers.add(present(bench.registry.driver(NAME)).pid)
-        bench.launch(accept_loss=True)
-    bench.settings = bench.settings.model_copy(update={"accept_loss": False})
+        try:
+            bench.launch(accept_loss=True)
+        finally:
+            bench.settings = bench.settings.model_copy(update={"accept_loss": False})
     bench.load.resume()
 
 

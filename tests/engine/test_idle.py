@@ -1,0 +1,55 @@
+"""A pipeline that has nothing to do writes nothing, and hardly works. The goal of 2 % of a core is `make bench`'s."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from pipelines.settings import Settings
+from statestore.kafka.admin import Admin
+from tests.benchmarks.cpu import cpu_seconds
+from tests.support.feed import SQL, Feed, create_topic, read_topic
+from tests.support.pipeline import PipelineUnderTest
+from tests.support.present import present
+
+# A start's compilers and its spare server are at work for some seconds behind it.
+SETTLE_S, IDLE_S = 20.0, 15.0
+# On a machine at a third of its speed, and no more: polling without pauses costs twenty times that.
+MOST_OF_A_CORE = 0.06
+
+
+@pytest.mark.timeout(300)
+def test_an_idle_pipeline_commits_nothing_and_hardly_works(settings: Settings, kafka: str, unique: str) -> None:
+    create_topic(kafka, unique)
+    feed = Feed(kafka, unique, seed=3)
+    feed.send(500)
+    # At the default interval, as in production.
+    calm = settings.model_copy(update={"batch_interval_s": Settings.model_fields["batch_interval_s"].default})
+    pipeline = PipelineUnderTest(calm, unique, SQL.format(topic=unique))
+    admin = Admin(settings.kafka_config())
+
+    def ends() -> dict[str, dict[int, int]]:
+        topics = {name: count for name, count in admin.topics().items() if name.startswith(f"{unique}-")}
+        return {name: admin.ends(name, partitions=count) for name, count in topics.items()}
+
+    try:
+        pipeline.start()
+        pipeline.await_("the input is processed", pipeline.caught_up(feed.sent))
+        assert pipeline.process is not None
+        root = pipeline.process.pid
+        time.sleep(SETTLE_S)
+        before, spent, began = ends(), cpu_seconds(root), time.monotonic()
+        time.sleep(IDLE_S)
+        spent, took = cpu_seconds(root) - spent, time.monotonic() - began
+        assert ends() == before
+        assert spent / took <= MOST_OF_A_CORE
+        # And it is awake: what comes now is in a result soon.
+        feed.send(100)
+        pipeline.await_("more is processed", pipeline.caught_up(feed.sent), 30)
+        assert pipeline.process.pid == root
+    finally:
+        pipeline.close()
+    newest = {m.key(): json.loads(present(m.value())) for m in read_topic(kafka, f"{unique}-totals")}
+    assert sum(row["N"] for row in newest.values()) == feed.sent - len(feed.bad)
