@@ -28,7 +28,7 @@ from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from pipelines.sql.names import WINDOW_BOUNDS
 from statestore.batches import BatchesLog
-from statestore.channel import may_listen
+from statestore.channel import is_remote, may_listen
 from statestore.client import StoreClient
 from statestore.config import RocksConfig, StoreSpec, TaskSpec
 from statestore.errors import InvalidInput, Unavailable
@@ -173,6 +173,10 @@ class StoreReader:
     def _entries(self, spec: TaskSpec, isolation: Isolation, **bounds: str | None) -> Iterator[pa.RecordBatch]:
         socket = self._socket(spec.name)
         if socket is not None:
+            if is_remote(socket):
+                # A machine that is frozen or cut off keeps the connection: it gives a sign of life first.
+                with StoreClient(socket, timeout_s=self._settings.answer_timeout_s) as client:
+                    client.act("ping")
             with StoreClient(socket) as client:
                 yield from client.entries(spec.name, isolation=isolation.value, **bounds)
             return

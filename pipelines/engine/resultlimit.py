@@ -18,8 +18,9 @@ from statestore.kafka.admin import Admin
 from statestore.kafka.producer import message_bytes
 from statestore.staging import EMIT_VALUE
 
-# What Kafka's format writes around the key and value of a record that is alone in its batch.
-_ROOM = 80
+# What Kafka's format writes around the key and value of a record that is alone in its batch: 61 bytes of a batch, up to 20 of
+# a record, and some for blocks that compress a little worse behind these than alone.
+_ROOM = 128
 # The client compresses blocks of so many bytes, each for itself (librdkafka's rdkafka_lz4.c), where Arrow's LZ4 looks back into
 # the block before. A frame has so many bytes more than its blocks, and Arrow makes one of each block here.
 _BLOCK_BYTES, _FRAME_BYTES = 64 * 1024, 11

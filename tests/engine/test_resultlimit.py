@@ -59,7 +59,7 @@ def test_a_limit_is_of_what_the_client_makes_of_a_result(kafka: str, unique: str
     assert len(pa.compress(value, codec="lz4")) < size / 2
     config = KafkaConfig(kafka)
     admin = Admin(config)
-    for name, most in (("takes", size + 80), ("refuses", size)):
+    for name, most in (("takes", size + 128), ("refuses", size)):
         admin.create(f"{unique}-{name}", partitions=1, settings={"max.message.bytes": str(most)})
     ResultLimit.of(f"{unique}-takes", admin, config).require(*columns(value))
     with pytest.raises(ResultTooLarge):
