@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import time
+import traceback
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -63,7 +64,8 @@ def _one(bench: Bench, name: str, choose: random.Random) -> Outcome:
         problems += bench.problems()
         checked_s = _since(checking)
     except Exception as error:
-        problems.append(f"{type(error).__name__}: {error}")
+        at = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(traceback.extract_tb(error.__traceback__)))
+        problems.append(f"{type(error).__name__}: {error} ({at})")
     finally:
         tidy(bench.points)
     views, moments = bench.auditor.views - views, bench.auditor.moments - moments
