@@ -297,12 +297,16 @@ class PipelineDriver:
 
     def _stop_if_wanted(self) -> None:
         try:
-            self._metastore.refresh()
+            fault = self._metastore.refresh()
+            row = self._registry.find(self.name)
         except RollforwardError as error:
             # The stream decides for itself whether it can go on without Kafka; this is only a wish that comes late.
             log.warning("metastore cannot be followed", pipeline=self.name, error=str(error))
-        row = self._registry.find(self.name)
-        # It may be looked for in a projection that is being made again.
+            return
+        if row is None and fault is None:
+            # Nobody could stop it later: it is looked for among the pipelines that there are.
+            log.warning("pipeline was dropped", pipeline=self.name)
+            self._stop.set()
         if row is not None and row.desired == STOPPED:
             self._stop.set()
 

@@ -99,7 +99,8 @@ def reset(
         if rewrite.own({}).planned != before:
             raise Unavailable("pipeline went on meanwhile", query=query.name, hint="stop it and try again")
         ranges = tuple(Range(topic.name, topic.topic_id, p, at, at) for p, at in sorted(offsets.items()))
-        planned = Planned(0 if before is None else before.batch + 1, plan_hash(query), ranges)
+        batch = 0 if before is None else before.batch + 1
+        planned = Planned(batch, plan_hash(query), ranges, floor=batch)
         tell(query.name, "emptying its stores")
         group = names.group(deployed.pipeline, query.name)
         written = rewrite.empty(planned, group, results=not query.stateless, in_record_order=query.in_record_order)

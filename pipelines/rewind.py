@@ -6,8 +6,9 @@ behind Kafka's truth, and batch numbers only grow.
 
 The result topic is left as it is. Every key that differs was changed by records behind those offsets, which the query
 reads again, so its newest result there is written again as well. Until it has, the topic is ahead of the store.
-Therefore a query is not brought back when another one reads its results, when records to be read again are gone, or
-when they could come to the store in another way than before (`require_rewritable`).
+Therefore a query is not brought back when another one reads its results, when records to be read again are gone,
+when they could come to the store in another way than before (`require_rewritable`), or when results came since that
+no record behind the batch writes again (`_require_results_again`).
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def rewind(
         if now is None:
             raise InvalidInput("nothing is committed yet", query=deployed.query.name)
         ranges = ranges_of(version, now, admin)
+        _require_results_again(version, now, ranges)
         ends = {r.partition: r.end for r in ranges}
         again = sum(r.end - ends.get(r.partition, 0) for r in now.ranges)
         orders = version.cut.orders() if deployed.query.in_record_order else None
@@ -98,7 +100,7 @@ def rewind(
             return Rewound(deployed.query.name, version.cut.batch, None, again)
         # All of it is built before the tasks are owned: what cannot be had changes nothing.
         entries = {past.spec.number: version.entries(past.spec) for past in version.cut.tasks}
-        planned = Planned(now.batch + 1, plan_hash(deployed.query), ranges)
+        planned = Planned(now.batch + 1, plan_hash(deployed.query), ranges, floor=now.floor)
         tell(deployed.query.name, "owning its tasks")
         if rewrite.own({}).planned != now:
             raise Unavailable("pipeline went on meanwhile", query=deployed.query.name, hint="stop it and try again")
@@ -128,6 +130,23 @@ def require_rewritable(query: Query, *, source_partitions: int) -> None:
         raise InvalidInput(
             "query cannot be brought back to a version of the past",
             query=query.name,
+            reason=why,
+            hint="clone the pipeline at that batch instead",
+        )
+
+
+def _require_results_again(version: PastVersion, now: Planned, ranges: tuple[Range, ...]) -> None:
+    """Raises `InvalidInput` where the result topic has results that no record behind the batch writes again."""
+    why, stands = "", {r.partition: r.end for r in now.ranges}
+    if version.cut.batch < now.floor:
+        why = f"batch {now.floor}, a reset or a period that was computed again, wrote results of records before it"
+    elif any(r.end > stands.get(r.partition, 0) for r in ranges):
+        why = "the query was brought back since, and has not read again all that the batch has"
+    if why:
+        raise InvalidInput(
+            "query cannot be brought back to this batch",
+            query=version.deployed.query.name,
+            batch=version.cut.batch,
             reason=why,
             hint="clone the pipeline at that batch instead",
         )

@@ -90,7 +90,8 @@ class Planned:
     `lost` are source records that were deleted before they were read, and that an operator has given up. `refused` are
     in the plan because a batch that runs again must leave out the same records. A batch with `recompute` takes no input:
     its `ranges` are empty, and say where the stream stands. `restarts` counts drivers that began it again without Spark:
-    what ended one may end the next.
+    what ended one may end the next. `floor` is the newest batch that wrote results which no records behind an older one
+    write again, a reset or a period that was computed again: the query cannot be brought back to what was before it.
     """
 
     batch: int
@@ -100,6 +101,7 @@ class Planned:
     refused: tuple[Refused, ...] = ()
     recompute: Recompute | None = None
     restarts: int = 0
+    floor: int = 0
 
 
 @dataclass(frozen=True)
@@ -279,9 +281,8 @@ class BatchesLog:
             ranges, lost = (tuple(Range(**r) for r in fields.get(name, ())) for name in ("ranges", "lost"))
             refused = tuple(Refused(**r) for r in fields.get("refused", ()))
             recompute = _recompute(fields.get("recompute"))
-            planned = Planned(
-                fields["batch"], fields["plan"], ranges, lost, refused, recompute, fields.get("restarts", 0)
-            )
+            counts = (fields.get("restarts", 0), fields.get("floor", 0))
+            planned = Planned(fields["batch"], fields["plan"], ranges, lost, refused, recompute, *counts)
         return DriverLog(
             epoch=newest[DRIVER].offset if DRIVER in newest else -1,
             planned=planned,

@@ -116,6 +116,7 @@ class QueryDriver:
         self._requests = requests
         self._journal = Journal(deployed, self._kafka, attempts=settings.batch_attempts)
         self._batch = -1
+        self._floor = 0
         self._source = SourceTopic(
             self.query, self._kafka, accept_loss=settings.accept_loss, archive=settings.archive_config()
         )
@@ -160,7 +161,7 @@ class QueryDriver:
                 hint="run `rollforward clone` again, or drop it",
             )
         if self._past.planned is not None:
-            self._batch = self._past.planned.batch
+            self._batch, self._floor = self._past.planned.batch, self._past.planned.floor
             self._intake.stands(self._past.planned)
             self._source.require_same(self._past.planned)
         self._log.info("query owned", newest_batch=self._batch, done=self._past.done)
@@ -216,7 +217,7 @@ class QueryDriver:
         """2 Plan."""
         with self._traces.span("plan", batch=planned.batch):
             self._journal.plan(planned)
-        self._batch = planned.batch
+        self._batch, self._floor = planned.batch, planned.floor
         self._intake.stands(planned)
 
     def _run(self, query: Query, planned: Planned, started: float, ends: Mapping[int, int] = _NOTHING_BEHIND) -> None:
@@ -470,7 +471,9 @@ class QueryDriver:
         return self._intake.left(ends) > 0
 
     def _planned(self, ranges: tuple[Range, ...], recompute: Recompute | None = None) -> Planned:
-        return Planned(self._batch + 1, self._journal.hash, ranges, self._intake.lost, (), recompute)
+        batch = self._batch + 1
+        floor = self._floor if recompute is None else batch
+        return Planned(batch, self._journal.hash, ranges, self._intake.lost, (), recompute, floor=floor)
 
     # Periods that are computed again: see `recomputing.py`.
 

@@ -229,11 +229,16 @@ class Rewrite:
         return self._partitions
 
     def _require_done(self, batch: int, cause: Exception) -> None:
-        """The outcome is unknown: a new producer of the id ends the transaction, then the log tells."""
+        """The outcome is unknown: a new producer of the id ends the transaction, then the log tells.
+
+        Until it is ended nobody can read the log to its end. Whether another owner lives is looked at without that.
+        """
         self._producer.close()
-        require_newest(self._log, self._epoch, self._driver_id)
+        if self._log.driver_log(uncommitted=True).epoch > self._epoch:
+            require_newest(self._log, self._epoch, self._driver_id)
         self._producer = TransactionalProducer(self._config, self._driver_id)
         self._producer.init()
+        require_newest(self._log, self._epoch, self._driver_id)
         planned = self._log.driver_log().planned
         if planned is None or planned.batch != batch:
             raise Unavailable("nothing was changed", batch=batch, error=cause, hint="try again") from cause

@@ -22,13 +22,15 @@ from pipelines.past import past_version
 from pipelines.plan import plan_hash
 from pipelines.rewind import rewrite_of
 from pipelines.settings import Settings
-from statestore.batches import Planned
+from statestore.batches import BatchesLog, Planned
 from statestore.client import StoreClient
 from statestore.errors import InvalidInput, RollforwardError
 from statestore.failpoints import arm, is_armed
+from statestore.kafka.reader import Reader
 from statestore.store import Entry, Isolation
 from tests.backfill.visits import DAY_MS, DAYS, FIRST_MS, HOUR_MS, SQL, Visits, await_shown, stored
 from tests.support.pipeline import PipelineUnderTest
+from tests.support.present import present
 
 COMMITTED = Isolation.READ_COMMITTED.value
 ALL = (FIRST_MS, FIRST_MS + DAYS * DAY_MS)
@@ -196,6 +198,10 @@ def test_a_period_is_computed_again_between_live_batches(
     assert differing == found.corrected > 0
     assert mixed == stored(pipeline, "hourly")
     await_shown(kafka, pipeline.name, "hourly", mixed)
+    # What was before it cannot be gone back to: no record behind that would write these results again.
+    (deployed,) = (d for d in deployed_queries(pipeline.registry.pipeline(pipeline.name)) if d.query.name == "hourly")
+    log = BatchesLog(Reader(pipeline.settings.kafka_config()), deployed.batches_topic, tasks=deployed.query.tasks)
+    assert found.batch == present(log.driver_log().planned).floor
     assert 0 == compute(pipeline, "hourly", second).corrected
 
     # Dagster's partitions: a range of hours in one run, on the same driver, with the check that says what it found.

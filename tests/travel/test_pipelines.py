@@ -16,6 +16,7 @@ from pipelines.metastore.embedded import deploy
 from pipelines.past import past_version
 from pipelines.plan import plan_hash
 from pipelines.registry import Registry
+from pipelines.reset import EARLIEST, Target, reset
 from pipelines.rewind import rewind
 from pipelines.settings import Settings
 from statestore.batches import (
@@ -31,10 +32,10 @@ from statestore.batches import (
     encode_fields,
 )
 from statestore.config import KafkaConfig
-from statestore.errors import InvalidInput
+from statestore.errors import InvalidInput, Unavailable
 from statestore.kafka.admin import Admin, Topic
 from statestore.kafka.groups import GroupOffsets
-from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.producer import ProducerFatal, TransactionalProducer
 from statestore.kafka.reader import Reader
 from statestore.layouts.local import PREFIX
 from statestore.partitioner import task_of
@@ -42,6 +43,7 @@ from statestore.snapshots.schedule import Snapshotter
 from statestore.snapshots.service import Snapshots
 from statestore.task import Task
 from tests.support.pipeline import settings_for
+from tests.support.present import present
 from tests.support.task import ROCKS, commit_batch
 
 SQL = """CREATE STREAM s (a VARCHAR, n INT) WITH (kafka_topic = '{topic}', value_format = 'json');
@@ -92,7 +94,9 @@ class Written:
                 Snapshotter(config, list).take(task)
             task.close()
         ranges = (Range(self.source.name, self.source.topic_id, 0, batch, batch + 1),)
-        self._driver({PLANNED: encode(Planned(batch, plan, ranges)), DONE: encode_fields(batch=batch)})
+        before = self.log(self.deployed).planned
+        planned = Planned(batch, plan, ranges, floor=0 if before is None else before.floor)
+        self._driver({PLANNED: encode(planned), DONE: encode_fields(batch=batch)})
 
     def _driver(self, records: Mapping[bytes, bytes]) -> int:
         return self.drive(self.deployed, records)
@@ -214,3 +218,49 @@ def test_what_could_not_be_right_is_refused(written: Written, unique: str) -> No
     with pytest.raises(InvalidInput, match="a second time"):
         rewind(original, written.settings, written.registry, batch=3, at_ms=None)
     assert written.models[3] == written.content(original, 3)
+
+
+def test_a_reset_cannot_be_undone_by_going_back(written: Written) -> None:
+    # It has deleted results that no record behind the batch would write again.
+    original = written.deployed
+    done = reset(original, written.settings, written.registry, Target(edge=EARLIEST), dry_run=False)
+    assert (4, {}) == (done.as_batch, written.content(original))
+    for dry_run in (True, False):
+        with pytest.raises(InvalidInput, match=r"batch 4, a reset .* wrote results of records before it"):
+            rewind(original, written.settings, written.registry, batch=3, at_ms=None, dry_run=dry_run)
+    # What came behind it can be gone back to, and takes along where the end of going back is.
+    written.models.append({})
+    written.batch({b"k1": b"5"})
+    written.batch({b"k1": b"6"})
+    assert 4 == present(written.log(original).planned).floor
+    assert 5 == rewind(original, written.settings, written.registry, batch=5, at_ms=None).batch
+    assert (7, 4) == (present(written.log(original).planned).batch, present(written.log(original).planned).floor)
+
+
+def test_going_back_cannot_be_undone_before_its_records_are_read_again(written: Written) -> None:
+    original = written.deployed
+    assert 4 == rewind(original, written.settings, written.registry, batch=1, at_ms=None).as_batch
+    with pytest.raises(InvalidInput, match="has not read again all that the batch has"):
+        rewind(original, written.settings, written.registry, batch=3, at_ms=None)
+    # Further back it can go at any time.
+    assert 5 == rewind(original, written.settings, written.registry, batch=0, at_ms=None).as_batch
+
+
+def test_what_has_lost_its_producer_ends_its_own_transaction_first(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody, itself included, can read the batches topic to its end before that.
+    original, topic = written.deployed, written.deployed.batches_topic
+
+    def lose(producer: TransactionalProducer, *_: object) -> None:
+        producer.flush()
+        raise ProducerFatal("producer is unusable: send_offsets_to_transaction")
+
+    began = time.monotonic()
+    with monkeypatch.context() as patch, pytest.raises(Unavailable, match="nothing was changed"):
+        patch.setattr(TransactionalProducer, "send_offsets", lose)
+        rewind(original, written.settings, written.registry, batch=1, at_ms=None)
+    assert time.monotonic() - began < written.kafka.request_timeout_s
+    partitions = original.query.tasks + 1
+    assert written.admin.ends(topic, partitions=partitions) == written.admin.stable_ends(topic, partitions=partitions)
+    assert 4 == rewind(original, written.settings, written.registry, batch=1, at_ms=None).as_batch
