@@ -21,7 +21,9 @@ from pipelines.metastore.projection import Snapshot
 from pipelines.metastore.validate import DESIRED, PIPELINE, RUNNING, STOPPED, unknown_pipeline
 
 __all__ = ["RUNNING", "STOPPED", "BatchRow", "DriverRow", "PipelineDefinition", "RecoveryRow", "Registry"]
-BATCHES_KEPT = 20_000
+# Of the figures that grow with every batch and every start; the oldest go, a thousand at a time.
+ROWS_KEPT = 20_000
+_ROWS_GO = 1_000
 
 
 @dataclass(frozen=True)
@@ -191,12 +193,15 @@ class Registry:
     # Batches and recoveries.
 
     def add_batch(self, row: BatchRow) -> None:
-        """Record a finished batch; the oldest beyond `BATCHES_KEPT` go."""
+        """Record a finished batch; the oldest beyond `ROWS_KEPT` go."""
+        self._add(BatchRow, row)
+
+    def _add(self, kind: type[BatchRow] | type[RecoveryRow], row: BatchRow | RecoveryRow) -> None:
         with self._session() as session:
             session.add(row)
             session.flush()
-            if row.id % 1000 == 0:
-                session.execute(delete(BatchRow).where(BatchRow.id <= row.id - BATCHES_KEPT))
+            if row.id % _ROWS_GO == 0:
+                session.execute(delete(kind).where(kind.id <= row.id - ROWS_KEPT))
 
     def batches(self, *, after: int = 0, pipeline: str | None = None, limit: int = 1000) -> list[BatchRow]:
         """Batches with an id above `after`, oldest first."""
@@ -245,9 +250,8 @@ class Registry:
             return {pipeline: int(records) for pipeline, records in session.execute(total)}
 
     def add_recovery(self, pipeline: str, cause: str, plan: dict[str, Any]) -> None:
-        """Record how a task was opened."""
-        with self._session() as session:
-            session.add(RecoveryRow(pipeline=pipeline, cause=cause, plan=plan, finished_at=time.time()))
+        """Record how a task was opened; the oldest beyond `ROWS_KEPT` go."""
+        self._add(RecoveryRow, RecoveryRow(pipeline=pipeline, cause=cause, plan=plan, finished_at=time.time()))
 
     def recoveries(self, pipeline: str, *, since: float = 0.0) -> list[RecoveryRow]:
         """Openings finished at or after `since` (seconds since the epoch), oldest first."""
