@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ from statestore.errors import Unavailable
 
 HEARTBEAT_STALE_S = 15.0
 _GIVE_UP_S = 10.0
+_LOOK_S = 0.2
 _UP = ("starting", "recovering", "running")
 
 
@@ -58,8 +60,15 @@ class PipelineStatus:
 
 
 def is_alive(driver: DriverRow) -> bool:
-    """Whether the very process that wrote the row still runs."""
+    """Whether the very process that wrote the row still runs; of one on another machine only its heartbeat tells."""
+    if is_elsewhere(driver):
+        return driver.state in _UP and time.time() - driver.heartbeat_at <= HEARTBEAT_STALE_S
     return runs(driver.pid, driver.process_started)
+
+
+def is_elsewhere(driver: DriverRow) -> bool:
+    """Whether the driver is another machine's: its pid means nothing here."""
+    return driver.host != socket.gethostname()
 
 
 def status(registry: Registry, name: str) -> PipelineStatus:
@@ -103,7 +112,8 @@ def _status(
 
 
 def _metrics_url(driver: DriverRow) -> str | None:
-    return f"http://127.0.0.1:{driver.metrics_port}/metrics" if driver.metrics_port else None
+    here = driver.metrics_port and not is_elsewhere(driver)
+    return f"http://127.0.0.1:{driver.metrics_port}/metrics" if here else None
 
 
 def _state(driver: DriverRow, alive: bool) -> str:
@@ -118,12 +128,14 @@ def is_up(status: PipelineStatus) -> bool:
 def _why_recover(desired: str, driver: DriverRow | None, alive: bool, age: float | None) -> str:
     if desired != RUNNING or driver is None:
         return ""
-    if driver.state in _UP and not alive:
+    elsewhere = is_elsewhere(driver)
+    if driver.state in _UP and not alive and not elsewhere:
         return f"driver {driver.pid} died"
     if driver.state == "failed":
         return f"driver {driver.pid} failed: {driver.error}"
-    if alive and driver.state in _UP and age is not None and age > HEARTBEAT_STALE_S:
-        return f"driver {driver.pid} has not been heard of for {age:.0f} s"
+    if driver.state in _UP and age is not None and age > HEARTBEAT_STALE_S:
+        where = f" on {driver.host}" if elsewhere else ""
+        return f"driver {driver.pid}{where} has not been heard of for {age:.0f} s"
     return ""
 
 
@@ -168,16 +180,14 @@ def launch(
 ) -> int:
     """Start the pipeline's driver, detached, unless it runs; gives its pid once it is running.
 
-    A process of an earlier driver whose heartbeat is stale is ended first. Raises `Unavailable` with the end of the
-    log if the driver does not come up.
+    A process of an earlier driver whose heartbeat is stale, or of an earlier deployment, is ended first. Raises
+    `Unavailable` with the end of the log if the driver does not come up, and while one lives on another machine.
     """
     registry.pipeline(name)
     with _launching(settings, name):
-        now = status(registry, name)
-        if now.alive and now.pid is not None:
-            if is_up(now):
-                return now.pid
-            _end(now.pid, timeout_s=0)
+        running = _running(registry, name)
+        if running is not None:
+            return running
         on_progress("driver", "resolving Java and jars")
         settings = settings.model_copy(update={"accept_loss": accept_loss or settings.accept_loss})
         environment = driver_environment(with_spark(settings, on_progress))
@@ -197,19 +207,40 @@ def launch(
         return _await_running(registry, name, process, log, timeout_s, on_progress)
 
 
+def _running(registry: Registry, name: str) -> int | None:
+    """The pid of a driver that is as it should be; one that lives and is not is ended."""
+    row, driver = registry.pipeline(name), registry.driver(name)
+    if driver is None or not is_alive(driver):
+        return None
+    if is_elsewhere(driver):
+        raise Unavailable(
+            "driver runs on another machine",
+            pipeline=name,
+            host=driver.host,
+            pid=driver.pid,
+            hint=f"`rollforward stop {name}` ends it there; one that is dead counts for {HEARTBEAT_STALE_S:.0f} s",
+        )
+    # A deployment never changes: it is dropped and made anew, and a driver of before may not have noticed.
+    if is_up(status(registry, name)) and driver.started_at >= row.deployed_at:
+        return driver.pid
+    _end(driver.pid, timeout_s=0)
+    return None
+
+
 def _await_running(
     registry: Registry, name: str, process: subprocess.Popen[bytes], log: Path, timeout_s: float, on_progress: Progress
 ) -> int:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         driver = registry.driver(name)
-        if driver is not None and driver.pid == process.pid:
+        ours = driver is not None and driver.pid == process.pid and not is_elsewhere(driver)
+        if driver is not None and ours:
             on_progress("driver", driver_text(driver))
             if driver.state == "running":
                 return process.pid
         code = process.poll()
         if code is not None:
-            reason = driver.error if driver is not None and driver.pid == process.pid else ""
+            reason = driver.error if driver is not None and ours else ""
             raise Unavailable(
                 "driver did not start", pipeline=name, exit_code=code, error=reason or _tail(log), log=log
             )
@@ -255,19 +286,43 @@ def stop(settings: Settings, registry: Registry, name: str, *, timeout_s: float 
     """Make `stopped` the desired state and wait for the driver to finish its batch; False if none was running.
 
     Shortly before `timeout_s` it is told to give the batch up, and after it it is killed. Neither loses anything: the
-    batch rolls back and runs again at the next start.
+    batch rolls back and runs again at the next start. One on another machine ends by itself; raises as `end_driver` does.
     """
     want(name, STOPPED, settings, registry)
     return end_driver(registry, name, timeout_s=timeout_s)
 
 
 def end_driver(registry: Registry, name: str, *, timeout_s: float = 60.0) -> bool:
-    """Let the driver finish its batch, whatever is desired; False if none was running."""
+    """Let the driver finish its batch, whatever is desired; False if none was running.
+
+    One on another machine is only waited for: that `stopped` is desired is how it learns. Raises `Unavailable` if it is
+    to run, or has not ended after `timeout_s`.
+    """
     driver = registry.driver(name)
     if driver is None or not is_alive(driver):
         return False
-    _end(driver.pid, timeout_s=timeout_s)
+    if is_elsewhere(driver):
+        _await_end(registry, driver, timeout_s)
+    else:
+        _end(driver.pid, timeout_s=timeout_s)
     return True
+
+
+def _await_end(registry: Registry, driver: DriverRow, timeout_s: float) -> None:
+    where = {"pipeline": driver.pipeline, "host": driver.host, "pid": driver.pid}
+    row = registry.find(driver.pipeline)
+    if row is not None and row.desired == RUNNING:
+        hint = f"run `rollforward stop {driver.pipeline}`, or end it on that machine"
+        raise Unavailable("driver runs on another machine and is to run", **where, hint=hint)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        now = registry.driver(driver.pipeline)
+        if now is None or now.started_at != driver.started_at or not is_alive(now):
+            return
+        if time.monotonic() >= deadline:
+            hint = "it ends behind its batch; ask again, or end it on that machine"
+            raise Unavailable("driver on another machine has not ended", **where, seconds=timeout_s, hint=hint)
+        time.sleep(_LOOK_S)
 
 
 def _end(pid: int, *, timeout_s: float) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import Literal
 
 from ops.environment import Progress
 from ops.snapshots import config_of
 from pipelines.deploy import deployed_queries
+from pipelines.processes import remove_left
 from pipelines.registry import PipelineDefinition
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
@@ -20,6 +24,7 @@ from statestore.verification import Verified, verify, verify_against, verify_dig
 from statestore.version import TaskDatabase
 
 Against = Literal["digest", "changelog", "snapshot"]
+_numbers = count()
 
 
 def verify_all(
@@ -79,7 +84,7 @@ def _with_changelog(
     def progressed(done: int, total: int) -> None:
         tell(spec.name, f"{done:,} of {total:,} offsets")
 
-    work = spec.folder.with_name(f"{spec.folder.name}.verify")
+    work = _work_folder(spec)
     reader = Reader(settings.kafka_config())
     return verify(spec, reader, database, work, percent=percent, on_progress=progressed)
 
@@ -90,6 +95,13 @@ def _with_snapshot(
     kafka, config = settings.kafka_config(), config_of(settings)
     tell(spec.name, "comparing with its newest snapshot")
     cut = look_back([spec], Reader(kafka), Admin(kafka), Snapshots(config))
-    work = spec.folder.with_name(f"{spec.folder.name}.verify")
+    work = _work_folder(spec)
     task, pin_life_s = cut.tasks[0], config.pin_life_s
     return verify_against(spec, database, task, work, pin_life_s=pin_life_s, percent=percent, full=full)
+
+
+def _work_folder(spec: TaskSpec) -> Path:
+    """A folder beside the store that no other verification has, in this process or another; what killed ones left goes."""
+    prefix = f"{spec.folder.name}.verify-"
+    remove_left(spec.folder.parent, prefix)
+    return spec.folder.with_name(f"{prefix}{next(_numbers)}-{os.getpid()}")

@@ -33,7 +33,7 @@ def _file(folder: Path) -> Path:
 
 
 class FolderLock:
-    """Held from its making until `release`. Raises `LockHeld` if another process, or another lock of this one, has it."""
+    """Held from its making until `close`. Raises `LockHeld` if another process, or another lock of this one, has it."""
 
     def __init__(self, folder: Path) -> None:
         path = _file(folder)
@@ -44,14 +44,14 @@ class FolderLock:
             os.ftruncate(self._fd, 0)
             os.write(self._fd, json.dumps({"pid": os.getpid(), "started_s": _started_s(psutil.Process())}).encode())
         except BlockingIOError as error:
-            self.release()
+            self.close()
             raise LockHeld("store folder is locked by another process", folder=folder) from error
         except BaseException:
             # On a full disk nothing is written: the lock of one that is not there would be held until this process ends.
-            self.release()
+            self.close()
             raise
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Give the folder free. Twice is harmless."""
         fd, self._fd = self._fd, -1
         if fd >= 0:

@@ -193,7 +193,7 @@ class Task:
         """The store at the committed version. After an error nothing is open or locked."""
         with ExitStack() as undo:
             self._folder_lock = self._lock_folder()
-            undo.callback(self._folder_lock.release)
+            undo.callback(self._folder_lock.close)
             found, repository, database = self._look(undo)
             way = BringUp(self.spec, self._reader, repository, self._open_database, self._rocks, listener)
             if self._snapshots is not None:
@@ -222,21 +222,16 @@ class Task:
         self.state = TaskState.RUNNING
 
     def _release(self) -> None:
+        """Let go of everything, the store first, and of each whatever the one before says: on a full disk it may say a lot."""
         self.state = TaskState.CLOSED
         self._turned.notify_all()
         self._staged = None
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-        if self._database is not None:
-            self._database.close()
-            self._database = None
-        if self._folder_lock is not None:
-            self._folder_lock.release()
-            self._folder_lock = None
-        if self._producer is not None:
-            self._producer.close()
-            self._producer = None
+        held = (self._producer, self._folder_lock, self._database, self._store)
+        self._producer = self._folder_lock = self._database = self._store = None
+        with ExitStack() as releasing:
+            for one in held:
+                if one is not None:
+                    releasing.callback(one.close)
 
     def close(self) -> None:
         """Drop what is uncommitted and release the folder and the producer."""

@@ -295,7 +295,7 @@ class TaskSession:
             self._release_stores()
         finally:
             if self._lock is not None:
-                self._lock.release()
+                self._lock.close()
             with suppress(RollforwardError):
                 if self.outbox.begun:
                     self.outbox.producer.abort()

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from pyspark.sql import SparkSession
 
@@ -15,6 +16,10 @@ from ops.environment import with_spark
 from pipelines.settings import Settings
 from tests.support.pipeline import settings_for
 from tests.support.s3 import MinistackServer, S3ProxyServer
+
+# How long one example takes says nothing on a machine that does other work as well.
+hypothesis.settings.register_profile("rollforward", deadline=None)
+hypothesis.settings.load_profile("rollforward")
 
 
 @pytest.fixture(scope="session")

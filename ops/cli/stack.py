@@ -189,6 +189,10 @@ def stop_pipelines(settings: Settings, tell: Progress) -> list[str]:
     stopped = []
     with registry_of(settings) as registry:
         for row in registry.pipelines():
+            driver = registry.driver(row.name)
+            if driver is not None and control.is_elsewhere(driver) and control.is_alive(driver):
+                tell(row.name, f"runs on {driver.host} and is left alone")
+                continue
             _await_launch(settings, registry, row.name, tell)
             driver = registry.driver(row.name)
             if driver is not None and control.is_alive(driver):

@@ -69,7 +69,8 @@ def launch(context: dg.OpExecutionContext, config: LaunchConfig) -> dict[str, An
             context.log.info(f"nothing done: {config.pipeline} is not desired to run any more")
             return {"pipeline": config.pipeline, "skipped": True}
         context.log.info(f"starting {config.pipeline}: {config.reason or 'asked for by a person'}")
-        want(config.pipeline, RUNNING, settings_now(), registry)
+        if not config.only_if_desired:
+            want(config.pipeline, RUNNING, settings_now(), registry)
         watcher = Watcher(context.log.info, registry, config.pipeline)
         pid = control.launch(settings_now(), registry, config.pipeline, timeout_s=config.timeout_s, on_progress=watcher)
         watcher.poll()
@@ -88,7 +89,9 @@ def stop(context: dg.OpExecutionContext, config: StopConfig) -> dict[str, Any]:
             context.log.info(f"nothing done: {config.pipeline} is desired to run again")
             return {"pipeline": config.pipeline, "skipped": True}
         context.log.info(f"stopping {config.pipeline}: {config.reason or 'asked for by a person'}")
-        was_running = control.stop(settings_now(), registry, config.pipeline, timeout_s=config.timeout_s)
+        if not config.only_if_desired:
+            want(config.pipeline, STOPPED, settings_now(), registry)
+        was_running = control.end_driver(registry, config.pipeline, timeout_s=config.timeout_s)
         context.log.info("stopped" if was_running else "no driver was running")
         return {"pipeline": config.pipeline, "was_running": was_running}
 

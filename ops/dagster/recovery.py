@@ -32,7 +32,7 @@ from ops.dagster.findings import (
 )
 from ops.dagster.keys import pipeline_keys
 from ops.environment import settings_now
-from pipelines.metastore.embedded import want
+from pipelines.metastore.embedded import refresh, want
 from pipelines.registry import RUNNING, Registry
 from pipelines.settings import Settings
 from statestore.errors import RollforwardError, Unrecoverable
@@ -103,7 +103,7 @@ def recover(
         if dry_run:
             context.add_output_metadata({**told, "plan": dg.MetadataValue.md(plans_markdown(estimated))})
             return {"pipeline": pipeline, "dry_run": True, "plans": estimated}
-        if only_if_desired and findings.status.desired != RUNNING:
+        if only_if_desired and not _is_desired(settings, registry, pipeline):
             context.log.info(f"nothing done: {pipeline} is not desired to run any more")
             return {"pipeline": pipeline, "skipped": True}
         _require_ways(estimated, pipeline)
@@ -113,7 +113,8 @@ def recover(
         for pid in end_remains(findings):
             context.log.info(f"ended what the dead driver left: pid {pid}")
         watcher = Watcher(context.log.info, registry, pipeline)
-        want(pipeline, RUNNING, settings, registry)
+        if not only_if_desired:
+            want(pipeline, RUNNING, settings, registry)
         pid = control.launch(settings, registry, pipeline, timeout_s=timeout_s, on_progress=watcher)
         watcher.poll()
         seconds = seconds_since(detected)
@@ -125,6 +126,13 @@ def recover(
         )
         _report(context, registry, pipeline, watcher.plans, reason=reason, seconds=seconds, told=told)
         return {"pipeline": pipeline, "pid": pid, "seconds": seconds, "plans": watcher.plans}
+
+
+def _is_desired(settings: Settings, registry: Registry, pipeline: str) -> bool:
+    """Whether people want it to run at this moment: the estimate takes seconds, in which they may stop it."""
+    refresh(settings)
+    row = registry.find(pipeline)
+    return row is not None and row.desired == RUNNING
 
 
 def _require_ways(plans: list[dict[str, Any]], pipeline: str) -> None:

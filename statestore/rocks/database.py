@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from operator import le
 from pathlib import Path
@@ -25,7 +26,7 @@ import rocksdict as rd
 
 from statestore.columns import Entries
 from statestore.config import RocksConfig
-from statestore.errors import InvalidStateStore, RollforwardError, TaskCorrupted
+from statestore.errors import InvalidStateStore, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
 from statestore.iterator import Flat
 from statestore.ranges import Range
@@ -92,10 +93,18 @@ class Database(Base):
             if self._lists_spaces:
                 self._settle_spaces(found)
         except RollforwardError:
+            self._give_up()
             raise
         except Exception as error:
+            self._give_up()
             raise translated(error, folder) from error
         self._open = True
+
+    def _give_up(self) -> None:
+        """Close what is open by now: it would stay so, and locked, as long as anybody keeps the error."""
+        if hasattr(self, "_db"):
+            with suppress(Exception):
+                self._db.close()
 
     def _require_whole(self) -> None:
         """Raises `TaskCorrupted` for a folder with holes; `LockHeld` if it is being written, so that nothing fits."""
@@ -121,7 +130,6 @@ class Database(Base):
         raw = self._db.get(_SPACES)
         listed = found if raw is None else set(json.loads(raw))
         if missing := listed - found:
-            self._db.close()
             raise TaskCorrupted("spaces are missing", folder=self.folder, spaces=", ".join(sorted(missing)))
         for space in found - listed:
             del self._families[space], self._handles[space]
@@ -436,7 +444,10 @@ class Database(Base):
                 raise translated(error, self.folder) from error
 
     def close(self) -> None:
-        """Close and give the folder free. Scans fail where they would read on; what they have read, they still give."""
+        """Close and give the folder free. Scans fail where they would read on; what they have read, they still give.
+
+        Raises `Unavailable` where the disk does not take what was in memory; the folder is free all the same.
+        """
         with self._changing, self._flushing:
             if not self._open:
                 return
@@ -448,7 +459,12 @@ class Database(Base):
                 one.release()
             self._families.clear()
             self._handles.clear()
-            self._db.close()
+            try:
+                self._db.close()
+            except Exception as error:
+                raise Unavailable(
+                    "store was closed without what was in memory", folder=self.folder, error=error
+                ) from error
 
 
 def _add(batch: rd.WriteBatch, handle: rd.ColumnFamily, changes: Changes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -92,11 +93,15 @@ class World:
                 )
             )
 
-    def driver_row(self, pipeline: str, process: psutil.Process, *, state: str = "running", error: str = "") -> None:
-        """The row of a driver that is the given process."""
+    def driver_row(
+        self, pipeline: str, process: psutil.Process, *, state: str = "running", error: str = "", host: str = ""
+    ) -> None:
+        """The row of a driver that is the given process, on this machine or, as far as the row says, another."""
         self.log.desire(pipeline, RUNNING)
         created = process.create_time()
-        self.registry.driver_started(pipeline, pid=process.pid, process_started=created, host="here")
+        self.registry.driver_started(
+            pipeline, pid=process.pid, process_started=created, host=host or socket.gethostname()
+        )
         self.registry.driver_seen(pipeline, pid=process.pid, state=state, error=error)
 
     def dead_driver(self, pipeline: str, *, state: str = "running", error: str = "") -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import dagster as dg
 import psutil
@@ -10,13 +11,14 @@ import pytest
 from dagster import AssetKey
 
 from ops import control
+from ops.dagster import jobs, recovery
 from ops.dagster.findings import look, summary
 from ops.dagster.jobs import JOBS, launch_pipeline, recover_pipeline, stop_pipeline
 from ops.dagster.recovery import outlived
 from ops.dagster.runs import PIPELINE_TAG, WORKER_TAG
 from ops.environment import Progress, settings_now
 from pipelines import names
-from pipelines.metastore.embedded import deploy
+from pipelines.metastore.embedded import deploy, want
 from pipelines.registry import RUNNING, STOPPED
 from statestore.kafka.admin import Admin
 from tests.ops.dagster_world import SQL, World, instance, living_driver, world
@@ -88,6 +90,51 @@ def test_a_run_of_the_sensor_does_not_start_what_was_stopped_meanwhile(
     assert result.success
     assert world.registry.pipeline("sales").desired == STOPPED
     assert world.registry.driver("sales") is None
+
+
+def test_a_stop_during_the_estimate_of_a_sensors_recovery_stands(
+    world: World, instance: dg.DagsterInstance, kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy("sales")
+    world.dead_driver("sales")
+    world.connect(kafka, monkeypatch)
+    started: list[str] = []
+    monkeypatch.setattr(control, "launch", lambda *_, **__: started.append("sales"))
+
+    def estimate(*_: object) -> list[dict[str, Any]]:
+        assert want("sales", STOPPED, settings_now(), world.registry)
+        return []
+
+    monkeypatch.setattr(recovery, "_estimate", estimate)
+    result = run(recover_pipeline, "recover", instance, pipeline="sales", only_if_desired=True)
+    assert [] == started
+    assert STOPPED == world.registry.pipeline("sales").desired
+    assert result.output_for_node("recover") == {"pipeline": "sales", "skipped": True}
+    assert "sales is not desired to run any more" in logged(instance, result)
+
+
+@pytest.mark.parametrize(
+    ("job", "op", "desired"),
+    [(launch_pipeline, "launch", RUNNING), (recover_pipeline, "recover", RUNNING), (stop_pipeline, "stop", STOPPED)],
+)
+def test_a_run_of_the_sensor_never_says_what_is_desired(
+    world: World,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    job: dg.JobDefinition,
+    op: str,
+    desired: str,
+) -> None:
+    world.deploy("sales", desired=desired)
+    done: list[str] = []
+    for module in (recovery, jobs, control):
+        monkeypatch.setattr(module, "want", lambda *_: done.append("want"))
+    monkeypatch.setattr(control, "launch", lambda *_, **__: done.append("launch") or 1)
+    monkeypatch.setattr(control, "end_driver", lambda *_, **__: done.append("stop") or True)
+    monkeypatch.setattr(recovery, "_estimate", lambda *_: [])
+    monkeypatch.setattr(recovery, "_first_output", lambda *_: None)
+    assert run(job, op, instance, pipeline="sales", only_if_desired=True).success
+    assert ["stop" if desired == STOPPED else "launch"] == done
 
 
 def test_a_run_of_the_sensor_does_not_stop_what_was_started_meanwhile(

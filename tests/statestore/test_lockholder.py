@@ -47,7 +47,7 @@ def test_a_zombie_is_ended_and_the_folder_is_free(folder: Path, zombie: psutil.P
     with pytest.raises(LockHeld):
         FolderLock(folder)
     assert end_zombie(folder)
-    FolderLock(folder).release()
+    FolderLock(folder).close()
     assert not zombie.is_running() or zombie.status() == psutil.STATUS_ZOMBIE
 
 
@@ -61,7 +61,7 @@ def test_a_zombie_is_known_when_the_clock_has_been_set(
     monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: moved)
     assert psutil.Process(zombie.pid).create_time() == pytest.approx(created + moved_s)
     assert end_zombie(folder)
-    FolderLock(folder).release()
+    FolderLock(folder).close()
 
 
 def test_another_process_of_the_same_number_is_left_alone(folder: Path, zombie: psutil.Process) -> None:
@@ -84,6 +84,6 @@ def test_a_lock_on_a_full_disk_is_not_held_by_who_did_not_get_it(folder: Path) -
             FolderLock(folder)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    FolderLock(folder).release()
+    FolderLock(folder).close()
     # Alive until here, and with it whatever the one that failed still had open.
     assert kept.value.errno

@@ -199,15 +199,15 @@ class Bench:
 
     # What happened.
 
-    def open_transactions(self) -> dict[str, dict[int, int]]:
-        """By topic of the pipeline: the partitions with a transaction under way, and how many offsets it keeps back."""
-        admin, found = Admin(self._beside.kafka_config()), {}
+    def open_transactions(self) -> set[tuple[str, int, int]]:
+        """Where transactions of the pipeline are under way: topic, partition, offset of the first one's first record."""
+        admin, found = Admin(self._beside.kafka_config()), set()
         for topic, partitions in admin.topics().items():
             if topic.startswith(f"{NAME}-"):
                 stable = admin.stable_ends(topic, partitions=partitions)
                 ends = admin.ends(topic, partitions=partitions)
-                found[topic] = {n: end - stable[n] for n, end in ends.items() if end > stable[n]}
-        return {topic: partitions for topic, partitions in found.items() if partitions}
+                found |= {(topic, number, stable[number]) for number, end in ends.items() if end > stable[number]}
+        return found
 
     def await_(self, what: str, condition: Callable[[], bool], timeout_s: float = 240) -> float:
         """Wait for a condition; gives the seconds that it took."""

@@ -1,0 +1,149 @@
+"""Drivers as the registry tells of them: another machine's, an earlier deployment's, and what is left alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+from sqlalchemy import update
+
+from ops import control
+from ops.cli.stack import stop_pipelines
+from ops.environment import settings_now
+from ops.past import require_stopped
+from pipelines.metastore.command import put
+from pipelines.metastore.validate import PIPELINE
+from pipelines.registry import RUNNING, STOPPED, DriverRow
+from statestore.errors import InvalidInput, RollforwardError, Unavailable
+from tests.ops.dagster_world import World, living_driver, world
+
+__all__ = ["living_driver", "world"]
+ELSEWHERE = "machine-b"
+
+
+def ended_pid() -> int:
+    """A number that no process has."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def unused(world: World) -> int:
+    """The fresh row of a driver on another machine whose number nothing has here; gives the number."""
+    pid = ended_pid()
+    world.registry.driver_started("sales", pid=pid, process_started=time.time(), host=ELSEWHERE)
+    world.registry.driver_seen("sales", pid=pid, state="running")
+    return pid
+
+
+def change(world: World, **fields: float) -> None:
+    """Put these into the driver's row."""
+    with world.registry.engine.begin() as connection:
+        connection.execute(update(DriverRow).values(**fields))
+
+
+def deploy_again(world: World) -> None:
+    """What dropping it and deploying it under the same name leaves: the old driver is none of its."""
+    row = world.registry.pipeline("sales")
+    body = {"sql": row.sql, "sources": row.sources, "queries": row.queries, "deployed_at": time.time()}
+    world.log.change(put(PIPELINE, "sales", body))
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever would start a driver raises."""
+
+    def refuse(*_: object) -> None:
+        raise Unavailable("a driver would be started")
+
+    monkeypatch.setattr(control, "with_spark", refuse)
+
+
+def launch(world: World) -> int:
+    return control.launch(settings_now(), world.registry, "sales")
+
+
+def raises(work: Callable[[], object], error: type[RollforwardError], match: str) -> dict[str, Any]:
+    with pytest.raises(error, match=match) as raised:
+        work()
+    return raised.value.fields
+
+
+@pytest.mark.usefixtures("launches")
+def test_a_driver_of_another_machine_lives_while_its_heart_beats(world: World) -> None:
+    world.deploy("sales", desired=RUNNING)
+    pid = unused(world)
+    status = control.status(world.registry, "sales")
+    assert (True, "running", "") == (status.alive, status.state, status.needs_recovery)
+    assert status == control.statuses(world.registry)["sales"][0]
+    assert ELSEWHERE == raises(lambda: launch(world), Unavailable, "runs on another machine")["host"]
+    world.log.desire("sales", STOPPED)
+    raises(lambda: require_stopped(world.registry, "sales"), InvalidInput, "pipeline is to run")
+    change(world, heartbeat_at=time.time() - control.HEARTBEAT_STALE_S - 1)
+    require_stopped(world.registry, "sales")
+    world.log.desire("sales", RUNNING)
+    silent = control.status(world.registry, "sales")
+    assert (False, "dead") == (silent.alive, silent.state)
+    assert f"driver {pid} on {ELSEWHERE} has not been heard of for" in silent.needs_recovery
+    raises(lambda: launch(world), Unavailable, "a driver would be started")
+
+
+@pytest.mark.usefixtures("launches")
+def test_nobody_kills_a_process_here_for_a_driver_of_another_machine(
+    world: World, living_driver: psutil.Process
+) -> None:
+    world.deploy("sales")
+    world.driver_row("sales", living_driver, host=ELSEWHERE)
+    raises(lambda: launch(world), Unavailable, "runs on another machine")
+    raises(lambda: control.end_driver(world.registry, "sales"), Unavailable, "is to run")
+    world.log.desire("sales", STOPPED)
+    ended = raises(lambda: control.end_driver(world.registry, "sales", timeout_s=0.3), Unavailable, "has not ended")
+    assert ELSEWHERE == ended["host"]
+    change(world, heartbeat_at=0.0)
+    raises(lambda: launch(world), Unavailable, "a driver would be started")
+    assert not control.end_driver(world.registry, "sales")
+    assert living_driver.status() != psutil.STATUS_ZOMBIE
+
+
+def test_the_end_of_a_driver_on_another_machine_is_waited_for(world: World) -> None:
+    world.deploy("sales", desired=STOPPED)
+    pid = unused(world)
+    ends = threading.Timer(0.3, lambda: world.registry.driver_seen("sales", pid=pid, state="stopped"))
+    ends.start()
+    assert control.end_driver(world.registry, "sales", timeout_s=30)
+    ends.join()
+    assert not control.end_driver(world.registry, "sales")
+
+
+def test_down_leaves_a_driver_of_another_machine_alone(world: World) -> None:
+    world.deploy("sales", desired=RUNNING)
+    unused(world)
+    told: list[str] = []
+    assert [] == stop_pipelines(settings_now(), lambda _name, detail: told.append(detail))
+    assert [f"runs on {ELSEWHERE} and is left alone"] == told
+    assert RUNNING == world.registry.pipeline("sales").desired
+
+
+@pytest.mark.usefixtures("launches")
+def test_a_driver_of_an_earlier_deployment_is_not_taken_for_one_of_this(
+    world: World, living_driver: psutil.Process
+) -> None:
+    world.deploy("sales")
+    world.driver_row("sales", living_driver)
+    assert living_driver.pid == launch(world)
+    deploy_again(world)
+    raises(lambda: launch(world), Unavailable, "a driver would be started")
+    assert not living_driver.is_running() or living_driver.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_driver_that_began_behind_the_deployment_is_of_it(world: World, living_driver: psutil.Process) -> None:
+    world.deploy("sales")
+    deploy_again(world)
+    world.driver_row("sales", living_driver)
+    assert living_driver.pid == launch(world)
