@@ -195,7 +195,9 @@ class Task:
             self._folder_lock = self._lock_folder()
             undo.callback(self._folder_lock.close)
             found, repository, database = self._look(undo)
-            way = BringUp(self.spec, self._reader, repository, self._open_database, self._rocks, listener)
+            way = BringUp(
+                self.spec, self._reader, repository, self._open_database, self._rocks, listener, epoch=self.epoch
+            )
             if self._snapshots is not None:
                 way.pin_life_s = self._snapshots.config.pin_life_s
             undo.callback(way.close)

@@ -43,6 +43,8 @@ class Found:
 
     `changelog_first` and `changelog_end` are its first offset and the one after its last. `leftovers` are paths of
     work that was never finished. `snapshots` are newest first; `snapshots_problem` says why there are none to offer.
+    `ahead` has the key of every snapshot of a batch after the committed one. `positions` are the task's that the batches
+    topic still has, oldest first; none where nobody has asked.
     """
 
     checkpoint: Checkpoint | None
@@ -58,6 +60,8 @@ class Found:
     leftovers: tuple[str, ...] = ()
     snapshots: tuple[SnapshotFound, ...] = ()
     snapshots_problem: str = ""
+    ahead: tuple[str, ...] = ()
+    positions: tuple[Position, ...] = ()
     rates: Rates = field(default_factory=Rates)
 
     def without(self, key: str, reason: str) -> Found:
@@ -109,11 +113,25 @@ def gather(
 def with_snapshots(found: Found, repository: Repository) -> Found:
     """Add what object storage offers. Storage that does not answer is a fact too: there may be another way."""
     scheme = repository.objects.url.partition(":")[0]
+    committed = -1 if found.position is None else found.position.batch
     try:
-        offered = tuple(_offered(repository, scheme, each) for each in repository.newest(SNAPSHOTS_MAX))
+        batches = repository.batches()[::-1]
+        read = repository.read_all([batch for batch in batches if batch <= committed][:SNAPSHOTS_MAX])
     except RollforwardError as error:
         return replace(found, snapshots_problem=f"snapshots cannot be read: {error}")
-    return replace(found, snapshots=offered, snapshots_problem="" if offered else "there is no snapshot")
+    # They are of no use whatever is in them, and must not take the places of those that are.
+    ahead = {batch: repository.layout.manifest(batch) for batch in batches if batch > committed}
+    snapshots = (
+        *(_ahead(key, scheme, batch, committed) for batch, key in list(ahead.items())[:SNAPSHOTS_MAX]),
+        *(_offered(repository, scheme, each) for each in read),
+    )
+    problem = "" if snapshots else "there is no snapshot"
+    return replace(found, snapshots=snapshots, snapshots_problem=problem, ahead=tuple(ahead.values()))
+
+
+def _ahead(key: str, scheme: str, batch: int, committed: int) -> SnapshotFound:
+    reason = f"snapshot is ahead: it stands at batch {batch}, batch {committed} is committed"
+    return SnapshotFound(key, scheme, None, reason)
 
 
 def _offered(repository: Repository, scheme: str, manifest: Manifest | Unreadable) -> SnapshotFound:

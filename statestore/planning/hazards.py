@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statestore.config import TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.planning.facts import Found
-from statestore.snapshots.manifest import Manifest
+from statestore.snapshots.manifest import Manifest, is_same
 from statestore.version import FORMAT, ChangelogPosition
 
 
@@ -115,7 +115,41 @@ def why_not_snapshot(spec: TaskSpec, manifest: Manifest, found: Found, committed
     if spec.store.name not in manifest.stores:
         return f"snapshot has no store {spec.store.name}"
     at = manifest.stores[spec.store.name]
-    return why_not(Version("snapshot", manifest.batch, at, manifest.version_at_ms), found, committed)
+    version = Version("snapshot", manifest.batch, at, manifest.version_at_ms)
+    return why_not(version, found, committed) or why_of_another_timeline(spec, manifest, found)
+
+
+def why_of_another_timeline(spec: TaskSpec, manifest: Manifest, found: Found) -> str:
+    """Why the snapshot's batch is not the one that was committed; empty if it is, or where no position tells.
+
+    Where Kafka was put back to an earlier state and object storage was not, batches of the same numbers come again and
+    are others. Of one timeline, later batches never end at smaller offsets.
+    """
+    batch = manifest.batch
+    store = spec.store.name
+    stands = manifest.stores.get(store)
+    if stands is None:
+        return ""
+    beside = [(one, one.stores[store]) for one in found.positions if store in one.stores]
+    comparable = [(one, at.offset) for one, at in beside if at.topic_id == stands.topic_id]
+    same = [
+        is_same(manifest.digest, one.digest) and at == stands.offset for one, at in comparable if one.batch == batch
+    ]
+    if same and not any(same):
+        return f"snapshot is of a lost timeline: another batch {batch} was committed"
+    for one, at in comparable:
+        if (one.batch < batch and at > stands.offset) or (one.batch > batch and at < stands.offset):
+            return f"snapshot is of a lost timeline: batch {one.batch} was committed up to offset {at}"
+    return ""
+
+
+def is_proven(spec: TaskSpec, manifest: Manifest, found: Found) -> bool:
+    """Whether a position says that the snapshot's very content was committed with its batch: nobody has to read it."""
+    same = (one for one in found.positions if one.batch == manifest.batch)
+    at = manifest.stores[spec.store.name]
+    return manifest.digest is not None and any(
+        (one.digest, one.stores.get(spec.store.name)) == (manifest.digest, at) for one in same
+    )
 
 
 def why_not_full(found: Found, committed: ChangelogPosition) -> str:

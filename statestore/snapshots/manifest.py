@@ -83,6 +83,11 @@ class Manifest:
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
 
+def is_same(one: str | None, other: str | None) -> bool:
+    """Whether two digests may be of the same version; one that is not known says nothing."""
+    return one is None or other is None or one == other
+
+
 def parse(body: bytes, key: str) -> Manifest:
     """Inverse of `encode`. Raises `FormatUnsupported` for another version and `DataCorrupted` for anything else."""
     try:

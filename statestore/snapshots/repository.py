@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -50,13 +50,12 @@ class Repository:
             if at_most is None or batch <= at_most:
                 yield self._read_or_say(batch)
 
-    def newest(self, count: int) -> list[Manifest | Unreadable]:
-        """The first so many of `newest_first`, read at the same time."""
-        wanted = self.batches()[::-1][:count]
-        if len(wanted) <= 1:
-            return [self._read_or_say(batch) for batch in wanted]
+    def read_all(self, batches: Sequence[int]) -> list[Manifest | Unreadable]:
+        """The manifests of these batches in their order, read at the same time."""
+        if len(batches) <= 1:
+            return [self._read_or_say(batch) for batch in batches]
         with ThreadPoolExecutor(self.objects.parallel, thread_name_prefix="manifests") as workers:
-            return list(workers.map(self._read_or_say, wanted))
+            return list(workers.map(self._read_or_say, batches))
 
     def _read_or_say(self, batch: int) -> Manifest | Unreadable:
         try:

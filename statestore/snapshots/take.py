@@ -4,7 +4,8 @@
     2 hash      every file's content names its object
     3 pin       the coming manifest's files, then look for collections
     4 upload    the files that are not there yet; those that are and are old are made young again
-    5 manifest  put if absent, read back on doubt; from here on the snapshot exists
+    5 manifest  put if absent, read back on doubt; from here on the snapshot exists. One that is there and is of another
+                version is of a timeline that Kafka has lost, and gives way
     6 unpin     unless the manifest may still be on its way; and the copy is deleted
 
 A file that is reused is younger than half the minimum age when the manifest is put, and a collection looks at a
@@ -22,21 +23,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from statestore.config import SnapshotConfig
-from statestore.errors import Unavailable
+from statestore.errors import DataCorrupted, FormatUnsupported, Unavailable
 from statestore.failpoints import reach
-from statestore.objects.base import ObjectInfo
+from statestore.objects.base import ObjectInfo, ObjectMissing
 from statestore.snapshots.hashes import Hashes
 from statestore.snapshots.leases import DatedLease, drop_lease, put_dated_lease, read_leases
-from statestore.snapshots.manifest import Manifest, SnapshotFile
+from statestore.snapshots.manifest import Manifest, SnapshotFile, is_same
 from statestore.snapshots.repository import Repository
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class Taken:
     """How a snapshot went. `uploaded_bytes` is what travelled, `referenced_bytes` what the manifest names.
 
-    `written` is False when the batch had a snapshot already.
+    `written` is False when the batch had a snapshot of this version already.
     """
 
     batch: int
@@ -76,6 +81,11 @@ def take_snapshot(repository: Repository, about: Manifest, copy: Path, hashes: H
     manifest = Manifest(**{**vars(about), "files": files, "write_id": secrets.token_hex(16)})
     # An error leaves the pin: a manifest that is still on its way may arrive when nobody waits for it any more.
     written = objects.put_if_absent(layout.manifest(manifest.batch), manifest.encode())
+    if not written and (other := _of_another_timeline(repository, manifest)):
+        log.warning("replacing a snapshot of a lost timeline", batch=manifest.batch, prefix=layout.prefix, found=other)
+        pin.require_alive()
+        objects.put(layout.manifest(manifest.batch), manifest.encode())
+        written = True
     reach("snapshot.manifest-put")
     drop_lease(objects, pin)
     reach("snapshot.unpinned")
@@ -88,6 +98,20 @@ def take_snapshot(repository: Repository, about: Manifest, copy: Path, hashes: H
         uploaded_bytes=sum(uploaded.values()),
         seconds=time.monotonic() - started,
     )
+
+
+def _of_another_timeline(repository: Repository, ours: Manifest) -> str:
+    """What the manifest in our manifest's place is of, if that is another version; one that is of no use says why."""
+    try:
+        found = repository.read(ours.batch)
+    except FormatUnsupported:
+        # A newer program's: it knows better.
+        return ""
+    except (ObjectMissing, DataCorrupted) as error:
+        return str(error)
+    if (found.epoch, found.stores) == (ours.epoch, ours.stores) and is_same(found.digest, ours.digest):
+        return ""
+    return f"epoch {found.epoch}, digest {found.digest}, stores {found.stores}"
 
 
 def _require_no_collection(repository: Repository, pin: DatedLease) -> None:

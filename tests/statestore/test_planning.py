@@ -194,6 +194,29 @@ def test_a_snapshot_is_refused_when(reason: str, offered: SnapshotFound, changed
     assert reason in option(found, Way.SNAPSHOT).refused
 
 
+@pytest.mark.parametrize(
+    ("reason", "positions"),
+    [
+        ("another batch 4 was committed", [replace(position(4, 40), digest="b")]),
+        ("another batch 4 was committed", [position(4, 41)]),
+        ("batch 3 was committed up to offset 41", [position(3, 41)]),
+        ("batch 5 was committed up to offset 39", [position(5, 39)]),
+        ("", []),
+        ("", [position(4, 40)]),
+        ("", [position(3, 40), replace(position(4, 40), digest="a"), position(5, 40)]),
+        # A batch that was committed twice, as without transactions.
+        ("", [replace(position(4, 40), digest="b"), replace(position(4, 40), digest="a")]),
+        # Of before there was this changelog.
+        ("", [replace(position(4, 41), stores={"other": ChangelogPosition("id", 41)})]),
+        ("", [replace(position(4, 41), stores={"s": ChangelogPosition("old", 41)})]),
+    ],
+)
+def test_a_snapshot_is_of_a_lost_timeline_where_the_positions_say_so(reason: str, positions: list[Position]) -> None:
+    found = made(**EMPTY_DISK, snapshots=(snapshot(4, 40, digest="a"),), positions=tuple(positions))
+    assert (Way.FULL_REPLAY if reason else Way.SNAPSHOT) is found.way
+    assert (f"snapshot is of a lost timeline: {reason}" if reason else "") == option(found, Way.SNAPSHOT).refused
+
+
 def test_after_a_refused_snapshot_the_next_older_one_is_taken() -> None:
     broken = SnapshotFound("key 5", "file", None, "manifest is unreadable")
     found = made(**EMPTY_DISK, snapshots=(broken, snapshot(4, 40, plan="old"), snapshot(3, 30)))
