@@ -28,7 +28,7 @@ from tests.crash.matrix import check
 from tests.crash.matrix.attempts import Duplicates
 from tests.crash.matrix.bench import ANSWER_S, NAME, START_S, TRANSACTION_S, Bench
 from tests.support.present import present
-from tests.support.waiting import require_within
+from tests.support.waiting import await_, require_within
 
 Fault = Callable[[Bench, random.Random], None]
 FAULTS: dict[str, Fault] = {}
@@ -432,9 +432,13 @@ def _stop(bench: Bench) -> None:
         assert control.stop(bench.settings, bench.registry, NAME, timeout_s=60)
         require_within(60, started)
         assert control.status(bench.registry, NAME).state == "stopped"
-        left = check.at_rest(NAME, bench.settings)
-        assert not left, left
+        # What is killed at the end takes a moment to go.
+        await_("nothing is left", lambda: not _left(bench), 10, tail=lambda: "\n".join(_left(bench)))
         want(NAME, RUNNING, bench.settings, bench.registry)
+
+
+def _left(bench: Bench) -> list[str]:
+    return check.at_rest(NAME, bench.settings)
 
 
 @fault
