@@ -137,6 +137,11 @@ class Bench:
         self.drivers.add(pid)
         return pid
 
+    def start(self) -> None:
+        """Make sure that a driver runs, and is to run."""
+        want(NAME, RUNNING, self.settings, self.registry)
+        self.launch()
+
     def _supervise(self) -> None:
         while not self._ended.wait(0.2):
             self._watching.wait()

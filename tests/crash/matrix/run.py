@@ -50,6 +50,8 @@ def _one(bench: Bench, name: str, choose: random.Random) -> Outcome:
     views, moments = bench.auditor.views, bench.auditor.moments
     try:
         bench.load.resume()
+        # A fault that has failed half-way may have left no driver.
+        bench.start()
         # Whatever starts or recovers is no part of the fault's figures.
         before = bench.mark()
         bench.await_("every query is at work", lambda: bench.progressed(before))
