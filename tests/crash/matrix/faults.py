@@ -169,10 +169,12 @@ def _patient(bench: Bench) -> Iterator[None]:
         _stop(bench)
         bench.launch(answer_timeout_s=2 * ZOMBIE_S)
         mark = bench.mark()
-        bench.await_("the patient driver is at work", lambda: bench.progressed(mark))
-        yield
-        _stop(bench)
-        bench.launch(answer_timeout_s=ANSWER_S)
+        try:
+            bench.await_("the patient driver is at work", lambda: bench.progressed(mark))
+            yield
+        finally:
+            _stop(bench)
+            bench.launch(answer_timeout_s=ANSWER_S)
 
 
 def _in_its_transaction(bench: Bench, choose: random.Random) -> psutil.Process:
