@@ -26,6 +26,7 @@ from pipelines.engine.input import Input
 from pipelines.engine.isolate import by_place, data_error
 from pipelines.engine.job import Job, StagedBatch
 from pipelines.engine.jobs import job_of
+from pipelines.engine.line import line_up
 from pipelines.engine.recompute import Compared, RecomputeJob
 from pipelines.engine.recomputing import period_of
 from pipelines.engine.resultlimit import ANY, ResultLimit
@@ -76,16 +77,16 @@ class Stager:
 
     @property
     def _own_session(self) -> SparkSession:
-        """The query's session, once Spark is up. The thread that asks gives its jobs in the query's name from then on."""
+        """The query's session, once Spark is up. The thread that asks gives its next job in the query's name."""
         with self._claiming:
             if self._session is None:
                 self._session = self._spark.result().newSession()
+        context = self._session.sparkContext
         if not hasattr(self._claimed, "done"):
-            # Queries share Spark's slots fairly, and one query's job can be cancelled by the query's name.
-            context = self._session.sparkContext
-            context.setLocalProperty("spark.scheduler.pool", self._query.name)
+            # One query's job can be cancelled by the query's name.
             context.setJobGroup(self._query.name, f"batches of {self._query.name}")
             self._claimed.done = True
+        line_up(context)
         return self._session
 
     def cancel(self) -> None:
