@@ -33,6 +33,7 @@ from statestore.errors import Unavailable
 HEARTBEAT_STALE_S = 15.0
 _GIVE_UP_S = 10.0
 _LOOK_S = 0.2
+_CLOCKS_S = 60.0
 _UP = ("starting", "recovering", "running")
 
 
@@ -67,8 +68,8 @@ def is_alive(driver: DriverRow) -> bool:
 
 
 def is_elsewhere(driver: DriverRow) -> bool:
-    """Whether the driver is another machine's: its pid means nothing here."""
-    return driver.host != socket.gethostname()
+    """Whether the driver is another machine's: its pid means nothing here. A machine's name may have changed."""
+    return driver.host != socket.gethostname() and not runs(driver.pid, driver.process_started)
 
 
 def status(registry: Registry, name: str) -> PipelineStatus:
@@ -220,8 +221,8 @@ def _running(registry: Registry, name: str) -> int | None:
             pid=driver.pid,
             hint=f"`rollforward stop {name}` ends it there; one that is dead counts for {HEARTBEAT_STALE_S:.0f} s",
         )
-    # A deployment never changes: it is dropped and made anew, and a driver of before may not have noticed.
-    if is_up(status(registry, name)) and driver.started_at >= row.deployed_at:
+    # A deployment never changes: it is dropped and made anew, and a driver of before may not have noticed. Clocks differ.
+    if is_up(status(registry, name)) and driver.started_at >= row.deployed_at - _CLOCKS_S:
         return driver.pid
     _end(driver.pid, timeout_s=0)
     return None

@@ -296,14 +296,14 @@ class PipelineDriver:
                 self._tell(self._stop_if_wanted)
 
     def _stop_if_wanted(self) -> None:
+        is_newest = False
         try:
-            fault = self._metastore.refresh()
-            row = self._registry.find(self.name)
+            is_newest = self._metastore.refresh() is None
         except RollforwardError as error:
             # The stream decides for itself whether it can go on without Kafka; this is only a wish that comes late.
             log.warning("metastore cannot be followed", pipeline=self.name, error=str(error))
-            return
-        if row is None and fault is None:
+        row = self._registry.find(self.name)
+        if is_newest and (row is None or row.deployed_at != self._row.deployed_at):
             # Nobody could stop it later: it is looked for among the pipelines that there are.
             log.warning("pipeline was dropped", pipeline=self.name)
             self._stop.set()

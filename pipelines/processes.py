@@ -25,8 +25,8 @@ def runs(pid: int, started: float | None = None) -> bool:
 
 
 def remove_left(parent: Path, prefix: str = "") -> None:
-    """Remove the folders `<prefix>...-<pid>` in `parent` whose process runs no more."""
+    """Remove the folders `<prefix>...-<pid>` in `parent` whose process runs no more, and what was built beside them."""
     for folder in parent.glob(f"{prefix}*"):
-        pid = folder.name.rpartition("-")[2]
+        pid = folder.name.rpartition("-")[2].partition(".")[0]
         if pid.isdigit() and not runs(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)

@@ -100,7 +100,7 @@ def rewind(
             return Rewound(deployed.query.name, version.cut.batch, None, again)
         # All of it is built before the tasks are owned: what cannot be had changes nothing.
         entries = {past.spec.number: version.entries(past.spec) for past in version.cut.tasks}
-        planned = Planned(now.batch + 1, plan_hash(deployed.query), ranges, floor=now.floor)
+        planned = Planned(now.batch + 1, plan_hash(deployed.query), ranges, floor=now.floor_behind)
         tell(deployed.query.name, "owning its tasks")
         if rewrite.own({}).planned != now:
             raise Unavailable("pipeline went on meanwhile", query=deployed.query.name, hint="stop it and try again")
@@ -138,8 +138,10 @@ def require_rewritable(query: Query, *, source_partitions: int) -> None:
 def _require_results_again(version: PastVersion, now: Planned, ranges: tuple[Range, ...]) -> None:
     """Raises `InvalidInput` where the result topic has results that no record behind the batch writes again."""
     why, stands = "", {r.partition: r.end for r in now.ranges}
-    if version.cut.batch < now.floor:
-        why = f"batch {now.floor}, a reset or a period that was computed again, wrote results of records before it"
+    if version.cut.batch < now.floor_behind:
+        why = (
+            f"batch {now.floor_behind}, a reset or a period that was computed again, wrote results of records before it"
+        )
     elif any(r.end > stands.get(r.partition, 0) for r in ranges):
         why = "the query was brought back since, and has not read again all that the batch has"
     if why:

@@ -90,8 +90,9 @@ class Planned:
     `lost` are source records that were deleted before they were read, and that an operator has given up. `refused` are
     in the plan because a batch that runs again must leave out the same records. A batch with `recompute` takes no input:
     its `ranges` are empty, and say where the stream stands. `restarts` counts drivers that began it again without Spark:
-    what ended one may end the next. `floor` is the newest batch that wrote results which no records behind an older one
-    write again, a reset or a period that was computed again: the query cannot be brought back to what was before it.
+    what ended one may end the next. `floor` is the newest batch up to this one that wrote results which no records behind
+    an older one write again: a reset, or a period before this batch that was computed again. The query cannot be brought
+    back to what was before it.
     """
 
     batch: int
@@ -102,6 +103,11 @@ class Planned:
     recompute: Recompute | None = None
     restarts: int = 0
     floor: int = 0
+
+    @property
+    def floor_behind(self) -> int:
+        """The `floor` of the batches that follow. A period that is given up is no batch of its kind any more."""
+        return self.floor if self.recompute is None else self.batch
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from statestore.config import RocksConfig, TaskSpec
 from statestore.digest import digest_of
 from statestore.errors import DataCorrupted, Fenced, InvalidConfig, RollforwardError, Unavailable, Unrecoverable
 from statestore.failpoints import reach
-from statestore.folders import take_place, unfinished
+from statestore.folders import doubted, take_place, unfinished
 from statestore.kafka.reader import Reader
 from statestore.listener import RestoreListener
 from statestore.objects.base import ObjectMissing
@@ -105,6 +105,7 @@ class BringUp:
             try:
                 found = self._restore(plan, found)
             except (ObjectMissing, DataCorrupted, Unavailable, InvalidConfig) as error:
+                doubted(self._spec.folder).unlink(missing_ok=True)
                 log.warning("snapshot failed", task=self._spec.name, key=plan.snapshot, error=str(error))
                 found = self._without(found, plan.snapshot, error)
                 continue
@@ -208,7 +209,7 @@ class BringUp:
             self._spec.folder,
             pin_life_s=self.pin_life_s,
             on_progress=lambda done, total: self._listener.on_snapshot_downloaded(done=done, total=total),
-            release=self._close,
+            release=lambda: self._make_room(manifest, found),
         )
         try:
             self._database = self._open()
@@ -221,6 +222,12 @@ class BringUp:
         save_rates(self._spec.folder.parent, rates)
         return replace(found, rates=rates)
 
+    def _make_room(self, manifest: Manifest, found: Found) -> None:
+        """Close the local store. What comes in its place and is to be read is doubted until then, also by a next opening."""
+        self._close()
+        if self._is_to_be_read(manifest, found):
+            doubted(self._spec.folder).touch()
+
     def _require_version(self, manifest: Manifest) -> None:
         assert self._database is not None
         stands = self._database.checkpoint()
@@ -228,21 +235,27 @@ class BringUp:
             raise DataCorrupted("store stands elsewhere", batch=stands and stands.batch, manifest=manifest.batch)
 
     def _require_digest(self, manifest: Manifest, found: Found) -> None:
-        """Raise `DataCorrupted`, the store wiped, if snapshot and tail do not give the version that was committed.
-
-        A store of windows is not read: a replay may leave segments that have expired by then.
-        """
+        """Raise `DataCorrupted`, the store wiped, if snapshot and tail do not give the version that was committed."""
         assert self._database is not None and found.position is not None
-        committed = found.position.digest
-        if committed is None or manifest.total_bytes > READ_BYTES_MAX or self._spec.store.retention_ms is not None:
-            return
-        if hazards.is_proven(self._spec, manifest, found):
+        if not self._is_to_be_read(manifest, found):
             return
         digest, _ = digest_of(Placement(self._spec.store).scan(self._database.database))
+        committed = found.position.digest
         if digest != committed:
             self._close()
             wipe(self._spec.folder)
+        doubted(self._spec.folder).unlink()
+        if digest != committed:
             raise DataCorrupted("it does not lead to the committed version", digest=digest, committed=committed)
+
+    def _is_to_be_read(self, manifest: Manifest, found: Found) -> bool:
+        """Whether what a snapshot leads to is compared with what was committed: where nothing else tells, and it is small.
+
+        A store of windows is not read: a replay may leave segments that have expired by then.
+        """
+        if found.position is None or found.position.digest is None or self._spec.store.retention_ms is not None:
+            return False
+        return manifest.total_bytes <= READ_BYTES_MAX and not hazards.is_proven(self._spec, manifest, found)
 
     def _drop_ahead(self, found: Found) -> None:
         """Delete snapshots of batches that Kafka has lost: batches of the same numbers will come and be others."""

@@ -28,6 +28,11 @@ def replaced(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.replaced")
 
 
+def doubted(folder: Path) -> Path:
+    """A file that is there while nobody knows yet whether what is under the name is of any use."""
+    return folder.with_name(f"{folder.name}.doubted")
+
+
 def take_place(folder: Path, *, points: str) -> None:
     """Rename `unfinished`, which is complete, to `folder`, durably; what was there is deleted.
 
@@ -46,7 +51,11 @@ def take_place(folder: Path, *, points: str) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Before a folder is opened: go on where a crash has cut `take_place`."""
+    """Before a folder is opened: go on where a crash has cut `take_place`, and delete what is doubted."""
+    if doubted(folder).exists():
+        for left in (folder, unfinished(folder), replaced(folder)):
+            shutil.rmtree(left, ignore_errors=True)
+        doubted(folder).unlink()
     old, new = replaced(folder), unfinished(folder)
     if not old.exists():
         return

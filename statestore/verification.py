@@ -26,6 +26,7 @@ from statestore.batches import BatchesLog
 from statestore.config import RocksConfig, TaskSpec
 from statestore.digest import EMPTY, Digesting, digest_of
 from statestore.errors import Unrecoverable
+from statestore.folders import replaced, unfinished
 from statestore.kafka.reader import Reader
 from statestore.placement import Placement
 from statestore.recovery import Progress, stored_entries
@@ -164,7 +165,8 @@ def verify_against(
         finally:
             expected.close()
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        for folder in (work, unfinished(work), replaced(work)):
+            shutil.rmtree(folder, ignore_errors=True)
     return replace(compared, against=_name_of(base), digest_differs=by_digest is not None)
 
 

@@ -161,7 +161,7 @@ class QueryDriver:
                 hint="run `rollforward clone` again, or drop it",
             )
         if self._past.planned is not None:
-            self._batch, self._floor = self._past.planned.batch, self._past.planned.floor
+            self._batch, self._floor = self._past.planned.batch, self._past.planned.floor_behind
             self._intake.stands(self._past.planned)
             self._source.require_same(self._past.planned)
         self._log.info("query owned", newest_batch=self._batch, done=self._past.done)
@@ -206,8 +206,9 @@ class QueryDriver:
 
     def _is_committed(self, planned: Planned) -> bool:
         """Whether every task has committed the batch. One that had no row of it has not, so it counts as one that may have had."""
-        tasks = self._servers.figures(self.query.name)
-        return len(tasks) == self.query.tasks and all(task["batch"] >= planned.batch for task in tasks)
+        # A server on another machine may still tell of a task that has moved away.
+        mine = [task for task in self._servers.figures(self.query.name) if task["epoch"] == self.epoch]
+        return len({task["task"] for task in mine if task["batch"] >= planned.batch}) == self.query.tasks
 
     def _traced(self, planned: Planned) -> AbstractContextManager[object]:
         at = {"pipeline": self.deployed.pipeline, "query": self.query.name}
@@ -217,7 +218,7 @@ class QueryDriver:
         """2 Plan."""
         with self._traces.span("plan", batch=planned.batch):
             self._journal.plan(planned)
-        self._batch, self._floor = planned.batch, planned.floor
+        self._batch, self._floor = planned.batch, planned.floor_behind
         self._intake.stands(planned)
 
     def _run(self, query: Query, planned: Planned, started: float, ends: Mapping[int, int] = _NOTHING_BEHIND) -> None:
@@ -471,9 +472,7 @@ class QueryDriver:
         return self._intake.left(ends) > 0
 
     def _planned(self, ranges: tuple[Range, ...], recompute: Recompute | None = None) -> Planned:
-        batch = self._batch + 1
-        floor = self._floor if recompute is None else batch
-        return Planned(batch, self._journal.hash, ranges, self._intake.lost, (), recompute, floor=floor)
+        return Planned(self._batch + 1, self._journal.hash, ranges, self._intake.lost, (), recompute, floor=self._floor)
 
     # Periods that are computed again: see `recomputing.py`.
 
@@ -508,7 +507,8 @@ class QueryDriver:
             # A task whose server is gone may have committed its part, which only its next opening tells.
             self._servers.ensure(f"batch {planned.batch} failed: {error}", only=query.name)
             tasks = self._servers.figures(query.name)
-            if len(tasks) < query.tasks or any(task["batch"] >= planned.batch for task in tasks):
+            known = {task["task"] for task in tasks if task["epoch"] == self.epoch}
+            if len(known) < query.tasks or any(task["batch"] >= planned.batch for task in tasks):
                 raise
             self._log.error("period is given up", batch=planned.batch, request=request, error=str(error))
             nothing = replace(planned, recompute=None, refused=())

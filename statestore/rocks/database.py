@@ -103,6 +103,9 @@ class Database(Base):
     def _give_up(self) -> None:
         """Close what is open by now: it would stay so, and locked, as long as anybody keeps the error."""
         if hasattr(self, "_db"):
+            # Each of them keeps it open.
+            for kept in ("_families", "_handles"):
+                getattr(self, kept, {}).clear()
             with suppress(Exception):
                 self._db.close()
 

@@ -201,7 +201,7 @@ def test_a_period_is_computed_again_between_live_batches(
     # What was before it cannot be gone back to: no record behind that would write these results again.
     (deployed,) = (d for d in deployed_queries(pipeline.registry.pipeline(pipeline.name)) if d.query.name == "hourly")
     log = BatchesLog(Reader(pipeline.settings.kafka_config()), deployed.batches_topic, tasks=deployed.query.tasks)
-    assert found.batch == present(log.driver_log().planned).floor
+    assert found.batch == present(log.driver_log().planned).floor_behind
     assert 0 == compute(pipeline, "hourly", second).corrected
 
     # Dagster's partitions: a range of hours in one run, on the same driver, with the check that says what it found.

@@ -100,6 +100,7 @@ def test_nobody_kills_a_process_here_for_a_driver_of_another_machine(
 ) -> None:
     world.deploy("sales")
     world.driver_row("sales", living_driver, host=ELSEWHERE)
+    change(world, process_started=0.0)
     raises(lambda: launch(world), Unavailable, "runs on another machine")
     raises(lambda: control.end_driver(world.registry, "sales"), Unavailable, "is to run")
     world.log.desire("sales", STOPPED)
@@ -137,6 +138,7 @@ def test_a_driver_of_an_earlier_deployment_is_not_taken_for_one_of_this(
     world.deploy("sales")
     world.driver_row("sales", living_driver)
     assert living_driver.pid == launch(world)
+    change(world, started_at=time.time() - 3600)
     deploy_again(world)
     raises(lambda: launch(world), Unavailable, "a driver would be started")
     assert not living_driver.is_running() or living_driver.status() == psutil.STATUS_ZOMBIE

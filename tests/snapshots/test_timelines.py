@@ -168,6 +168,28 @@ def test_a_snapshot_that_does_not_lead_to_the_committed_digest_is_refused(
     assert Way.NOTHING is world.open().plan.way
 
 
+def test_an_opening_that_ends_before_the_digest_is_compared_leaves_nothing_to_be_taken_for_right(
+    world: TaskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_lost_snapshot(world, digest="0" * 16)
+    world.commit({b"c": b"3"})
+    lose_disk(world)
+    without_older_positions(monkeypatch)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        # Behind the tail: the store stands at the committed batch, and nobody has looked at it.
+        patch.setattr("statestore.bring_up.digest_of", killed)
+        world.open()
+    assert world.spec.folder.exists()
+    world.task = None
+    assert Way.NOTHING is not world.open().plan.way
+    assert {b"a": b"1", b"b": b"2", b"c": b"3"} == world.entries()
+    assert Way.NOTHING is world.open().plan.way
+
+
 @pytest.mark.parametrize("position", ["there", "compacted away, and the store is large"])
 def test_a_store_is_not_read_for_its_digest_where(
     world: TaskWorld, position: str, monkeypatch: pytest.MonkeyPatch
