@@ -56,6 +56,8 @@ ALL = {
     "without a key": KEYLESS,
 }
 BYTES = 10_000_000
+# Tasks at the most: as many as a drawn input has parts, of a stateless query.
+MANY = 64
 RESULT = "key binary, value binary, dead string, time bigint, partition int"
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "k": st.sampled_from(["x", "y", "Ü", "", None]),
@@ -141,7 +143,7 @@ def small_results(job: ProjectionJob, parts: list[list[Records]]) -> dict[int, l
     assert job.small is not None
     staged = replace(job.small, step=step).run(
         [part(number, blocks) for number, blocks in enumerate(parts)],
-        Exchange("r", 0, 0, tuple("here" for _ in range(job.query.tasks))),
+        Exchange("r", 0, 0, ("here",) * MANY),
         most_bytes=BYTES,
         at=lambda _address, work: work(),
     )
