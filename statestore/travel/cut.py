@@ -16,8 +16,7 @@ from statestore.config import TaskSpec
 from statestore.errors import InvalidInput, RollforwardError
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
-from statestore.planning.facts import Found, SnapshotFound, gather
-from statestore.planning.hazards import why_of_another_timeline
+from statestore.planning.facts import SnapshotFound, gather
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository, Unreadable
 from statestore.snapshots.service import Snapshots
@@ -126,13 +125,12 @@ def _look_at(
     at_ms: int | None,
 ) -> PastTask:
     recorded = batches.positions(spec.number)
-    positions = tuple(one.position for one in recorded)
-    found = replace(gather(spec, reader, admin, positions[-1] if positions else None, None, ""), positions=positions)
+    found = gather(spec, reader, admin, recorded[-1].position if recorded else None, None, "")
     repository = None if snapshots is None else snapshots.repository(spec, found.batches_topic_id)
     manifests: list[Manifest] = []
     if repository is not None:
         try:
-            manifests = [m for m in _near(repository, batch, at_ms) if not _is_lost(spec, m, found)]
+            manifests = list(_near(repository, batch, at_ms))
         except RollforwardError as error:
             log.warning("snapshots cannot be read", task=spec.name, error=str(error))
     scheme = "" if repository is None else repository.objects.url.partition(":")[0]
@@ -140,14 +138,6 @@ def _look_at(
     chains = [manifest.steps for manifest in manifests]
     known = known_of(recorded, spec.store.name, chains)
     return PastTask(spec, reader, repository, replace(found, snapshots=offered), known)
-
-
-def _is_lost(spec: TaskSpec, manifest: Manifest, found: Found) -> bool:
-    """Whether the snapshot is of a timeline that Kafka has lost, and so what it says of batches."""
-    reason = why_of_another_timeline(spec, manifest, found)
-    if reason:
-        log.error("snapshot is not of this timeline", task=spec.name, batch=manifest.batch, error=reason)
-    return bool(reason)
 
 
 def _near(repository: Repository, batch: int | None, at_ms: int | None) -> Iterator[Manifest]:
