@@ -29,7 +29,7 @@ from pipelines.settings import Settings
 from pipelines.sql.names import WINDOW_BOUNDS
 from statestore.batches import BatchesLog
 from statestore.channel import is_remote, may_listen
-from statestore.client import StoreClient
+from statestore.client import StoreClient, require_answer
 from statestore.config import RocksConfig, StoreSpec, TaskSpec
 from statestore.errors import InvalidInput, Unavailable
 from statestore.kafka.reader import Reader
@@ -174,9 +174,7 @@ class StoreReader:
         socket = self._socket(spec.name)
         if socket is not None:
             if is_remote(socket):
-                # A machine that is frozen or cut off keeps the connection: it gives a sign of life first.
-                with StoreClient(socket, timeout_s=self._settings.answer_timeout_s) as client:
-                    client.act("ping")
+                require_answer(socket, self._settings.answer_timeout_s)
             with StoreClient(socket) as client:
                 yield from client.entries(spec.name, isolation=isolation.value, **bounds)
             return

@@ -104,6 +104,12 @@ class StoreClient:
                 yield chunk.data
 
 
+def require_answer(address: Path | str, timeout_s: float) -> None:
+    """Raise `Unavailable` unless the server gives a sign of life: a machine that is frozen or cut off keeps connections."""
+    with StoreClient(address, timeout_s=timeout_s) as client:
+        client.act("ping")
+
+
 class Reading:
     """One READ stream of one task. `stream_time_ms` is that of the version of the newest answer."""
 

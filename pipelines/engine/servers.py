@@ -32,7 +32,7 @@ from pipelines.engine.hosted import Answer, LocalServer, RemoteServer
 from pipelines.engine.standby import Standby
 from pipelines.processes import runs
 from statestore import wire
-from statestore.client import StoreClient
+from statestore.client import StoreClient, require_answer
 from statestore.config import KafkaConfig, RocksConfig, SnapshotConfig, TaskSpec
 from statestore.errors import EXIT_FENCED, Fenced, RollforwardError, Unavailable
 from statestore.objects.open import modules_of
@@ -205,8 +205,7 @@ class StoreServers:
         raise Unavailable("store server did not answer in time", log=self._log_file, seconds=_START_S)
 
     def _ping(self, address: Path | str) -> None:
-        with StoreClient(address, timeout_s=self._answer_timeout_s) as client:
-            client.act("ping")
+        require_answer(address, self._answer_timeout_s)
 
     def end_silent(self) -> None:
         """Give up the servers that do not answer. What they have committed is committed, and the rest runs again.

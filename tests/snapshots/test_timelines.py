@@ -152,13 +152,18 @@ def without_older_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchesLog, "positions", lambda log, task: positions(log, task)[-1:])
 
 
-def test_a_snapshot_that_does_not_lead_to_the_committed_digest_is_refused(
-    world: TaskWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def with_lost_snapshot_alone(world: TaskWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`with_lost_snapshot`, another batch behind it, and neither a store nor a position that tells what the snapshot is."""
     with_lost_snapshot(world, digest="0" * 16)
     world.commit({b"c": b"3"})
     lose_disk(world)
     without_older_positions(monkeypatch)
+
+
+def test_a_snapshot_that_does_not_lead_to_the_committed_digest_is_refused(
+    world: TaskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_lost_snapshot_alone(world, monkeypatch)
     with capture_logs() as logged:
         [refused] = refusals(world, 1)
     assert "it does not lead to the committed version" in refused
@@ -171,10 +176,7 @@ def test_a_snapshot_that_does_not_lead_to_the_committed_digest_is_refused(
 def test_an_opening_that_ends_before_the_digest_is_compared_leaves_nothing_to_be_taken_for_right(
     world: TaskWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_lost_snapshot(world, digest="0" * 16)
-    world.commit({b"c": b"3"})
-    lose_disk(world)
-    without_older_positions(monkeypatch)
+    with_lost_snapshot_alone(world, monkeypatch)
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from ops.verification import verify_all
+from ops.verification import Against, verify_all
 from pipelines.deploy import deployed_queries
 from pipelines.query import StoreReader
+from pipelines.registry import PipelineDefinition
+from pipelines.settings import Settings
 from statestore.store import Isolation
 from tests.support.feed import Feed, compare, differences
 from tests.support.pipeline import PipelineUnderTest
@@ -22,9 +24,13 @@ def store_differences(pipeline: PipelineUnderTest, feed: Feed) -> list[str]:
 
 def digest_differences(pipeline: PipelineUnderTest) -> list[str]:
     """Local stores that are not what was committed with their batch, or of which nobody knows it."""
-    row = pipeline.registry.pipeline(pipeline.name)
-    found = verify_all(row, pipeline.settings, lambda _task, _detail: None, percent=100)
-    return [str(one) for one in found if one.differs or one.against != "digest"]
+    return differences_from("digest", pipeline.registry.pipeline(pipeline.name), pipeline.settings)
+
+
+def differences_from(against: Against, row: PipelineDefinition, settings: Settings) -> list[str]:
+    """Local stores that are not what they are compared with, or that could not be compared with it."""
+    found = verify_all(row, settings, lambda _task, _detail: None, percent=100, against=against)
+    return [f"store differs from its {against}: {one}" for one in found if one.differs or one.against != against]
 
 
 def all_differences(pipeline: PipelineUnderTest, feed: Feed) -> list[str]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 
@@ -60,7 +61,8 @@ class Bench:
         # Whatever makes temporary files makes them here, where nobody else's are. Short, for paths of sockets.
         self.temporary = Path(tempfile.mkdtemp(prefix="m-"))
         ends.callback(shutil.rmtree, self.temporary)
-        ends.enter_context(_temporary_files(self.temporary))
+        ends.enter_context(patch.dict(os.environ, TMPDIR=str(self.temporary)))
+        ends.enter_context(patch.object(tempfile, "tempdir", str(self.temporary)))
         self.disk = SmallDisk.mounted(home / "disk", DISK)
         ends.callback(self.disk.close)
         self.stack, proxy, proxied = Stack(home / "stack"), ports.free_port(), ports.free_port()
@@ -88,7 +90,7 @@ class Bench:
         )
         self.points = home / "points"
         self.points.mkdir()
-        ends.enter_context(_environment("ROLLFORWARD_FAILPOINTS", str(self.points)))
+        ends.enter_context(patch.dict(os.environ, ROLLFORWARD_FAILPOINTS=str(self.points)))
         self.settings.home.mkdir(parents=True, exist_ok=True)
         # The input comes from elsewhere, and the auditor is nobody's neighbour.
         direct = self.stack.status().bootstrap_servers or ""
@@ -266,27 +268,3 @@ class Bench:
         """The end of the driver's log."""
         text = control.driver_log(self.settings, NAME).read_text(errors="replace").splitlines()[-lines:]
         return "\n".join(line[:300] for line in text)
-
-
-@contextmanager
-def _temporary_files(folder: Path) -> Iterator[None]:
-    """Temporary files of this process and of those that it starts are made in the folder."""
-    with _environment("TMPDIR", str(folder)):
-        tempfile.tempdir = str(folder)
-        try:
-            yield
-        finally:
-            tempfile.tempdir = None
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 
-from ops.verification import Against, verify_all
 from pipelines import names
 from pipelines.deploy import deployed_queries
 from pipelines.query import StoreReader
@@ -25,6 +24,7 @@ from tests.crash.matrix.workload import EVENT_QUERIES, PARTITIONS, Workload
 from tests.support.feed import compare, read_topic
 from tests.support.pipeline import members
 from tests.support.present import present
+from tests.support.stores import differences_from
 
 Table = dict[int, dict[str, int]]
 # What Spark makes in its folder for temporary files, once.
@@ -108,13 +108,7 @@ def _once(found: list, wanted: list, where: str) -> list[str]:
 def stores(pipeline: str, settings: Settings, registry: Registry) -> list[str]:
     """Stores that are not what was committed with their batch, or whose changelog does not lead to them."""
     row = registry.pipeline(pipeline)
-    problems = []
-    kinds: tuple[Against, ...] = ("digest", "changelog")
-    for against in kinds:
-        for one in verify_all(row, settings, lambda _task, _detail: None, percent=100, against=against):
-            if one.differs or one.against != against:
-                problems.append(f"store differs from its {against}: {one}")
-    return problems
+    return differences_from("digest", row, settings) + differences_from("changelog", row, settings)
 
 
 def failures(log: Path) -> list[str]:
