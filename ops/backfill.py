@@ -130,7 +130,7 @@ def _wait(
                 pipeline=pipeline,
                 request=request,
                 state=state,
-                hint=f"look at `rollforward status {pipeline}`",
+                hint=f"look at `rollforward top {pipeline} --once`",
             )
         time.sleep(_POLL_S)
 

@@ -35,6 +35,10 @@ _GIVE_UP_S = 10.0
 _LOOK_S = 0.2
 _CLOCKS_S = 60.0
 _UP = ("starting", "recovering", "running")
+STOPPING = "stopping"
+_LIVING = (*_UP, STOPPING)
+# How long `start` waits for a driver that is stopping. Whoever stops it has a time limit of his own.
+_STOPPING_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class PipelineStatus:
 def is_alive(driver: DriverRow) -> bool:
     """Whether the very process that wrote the row still runs; of one on another machine only its heartbeat tells."""
     if is_elsewhere(driver):
-        return driver.state in _UP and time.time() - driver.heartbeat_at <= HEARTBEAT_STALE_S
+        return driver.state in _LIVING and time.time() - driver.heartbeat_at <= HEARTBEAT_STALE_S
     return runs(driver.pid, driver.process_started)
 
 
@@ -118,7 +122,7 @@ def _metrics_url(driver: DriverRow) -> str | None:
 
 
 def _state(driver: DriverRow, alive: bool) -> str:
-    return "dead" if driver.state in _UP and not alive else driver.state
+    return "dead" if driver.state in _LIVING and not alive else driver.state
 
 
 def is_up(status: PipelineStatus) -> bool:
@@ -130,11 +134,11 @@ def _why_recover(desired: str, driver: DriverRow | None, alive: bool, age: float
     if desired != RUNNING or driver is None:
         return ""
     elsewhere = is_elsewhere(driver)
-    if driver.state in _UP and not alive and not elsewhere:
+    if driver.state in _LIVING and not alive and not elsewhere:
         return f"driver {driver.pid} died"
     if driver.state == "failed":
         return f"driver {driver.pid} failed: {driver.error}"
-    if driver.state in _UP and age is not None and age > HEARTBEAT_STALE_S:
+    if driver.state in _LIVING and age is not None and age > HEARTBEAT_STALE_S:
         where = f" on {driver.host}" if elsewhere else ""
         return f"driver {driver.pid}{where} has not been heard of for {age:.0f} s"
     return ""
@@ -175,18 +179,19 @@ def launch(
     registry: Registry,
     name: str,
     *,
-    timeout_s: float = 90.0,
+    timeout_s: float = 900.0,
     accept_loss: bool = False,
     on_progress: Progress = lambda _step, _detail: None,
 ) -> int:
     """Start the pipeline's driver, detached, unless it runs; gives its pid once it is running.
 
-    A process of an earlier driver whose heartbeat is stale, or of an earlier deployment, is ended first. Raises
+    A process of an earlier driver whose heartbeat is stale, or of an earlier deployment, is ended first; one that is
+    stopping may end by itself, and is killed after a minute. Raises
     `Unavailable` with the end of the log if the driver does not come up, and while one lives on another machine.
     """
     registry.pipeline(name)
     with _launching(settings, name):
-        running = _running(registry, name)
+        running = _running(registry, name, on_progress)
         if running is not None:
             return running
         on_progress("driver", "resolving Java and jars")
@@ -208,9 +213,9 @@ def launch(
         return _await_running(registry, name, process, log, timeout_s, on_progress)
 
 
-def _running(registry: Registry, name: str) -> int | None:
-    """The pid of a driver that is as it should be; one that lives and is not is ended."""
-    row, driver = registry.pipeline(name), registry.driver(name)
+def _running(registry: Registry, name: str, on_progress: Progress) -> int | None:
+    """The pid of a driver that is as it should be; one that lives and is not is ended, one that ends is waited for."""
+    row, driver, seen = registry.pipeline(name), registry.driver(name), status(registry, name)
     if driver is None or not is_alive(driver):
         return None
     if is_elsewhere(driver):
@@ -222,10 +227,20 @@ def _running(registry: Registry, name: str) -> int | None:
             hint=f"`rollforward stop {name}` ends it there; one that is dead counts for {HEARTBEAT_STALE_S:.0f} s",
         )
     # A deployment never changes: it is dropped and made anew, and a driver of before may not have noticed. Clocks differ.
-    if is_up(status(registry, name)) and driver.started_at >= row.deployed_at - _CLOCKS_S:
+    if is_up(seen) and driver.started_at >= row.deployed_at - _CLOCKS_S:
         return driver.pid
+    if driver.state == STOPPING and not seen.needs_recovery:
+        on_progress("driver", f"waiting for driver {driver.pid} to stop")
+        _await_gone(driver.pid, _STOPPING_S)
     _end(driver.pid, timeout_s=0)
     return None
+
+
+def _await_gone(pid: int, timeout_s: float) -> None:
+    try:
+        psutil.wait_procs([psutil.Process(pid)], timeout=timeout_s)
+    except psutil.NoSuchProcess:
+        return
 
 
 def _await_running(

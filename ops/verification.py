@@ -94,7 +94,7 @@ def _with_snapshot(
 ) -> Verified:
     kafka, config = settings.kafka_config(), config_of(settings)
     tell(spec.name, "comparing with its newest snapshot")
-    cut = look_back([spec], Reader(kafka), Admin(kafka), Snapshots(config))
+    cut = look_back([spec], Reader(kafka), Admin(kafka), Snapshots(config), any_timeline=True)
     work = _work_folder(spec)
     task, pin_life_s = cut.tasks[0], config.pin_life_s
     return verify_against(spec, database, task, work, pin_life_s=pin_life_s, percent=percent, full=full)

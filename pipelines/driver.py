@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from contextlib import suppress
 
 import structlog
 
@@ -39,8 +40,11 @@ def main() -> None:
         # Spark's and py4j's own, a killed JVM among them.
         log.exception("driver failed", pipeline=arguments.pipeline, kind=type(error).__name__)
         code = EXIT_FAILED
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # On a full disk neither goes.
+    with suppress(OSError):
+        sys.stdout.flush()
+    with suppress(OSError):
+        sys.stderr.flush()
     # Threads that wait for the JVM must not keep the process.
     os._exit(code)
 

@@ -15,11 +15,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import structlog
@@ -30,7 +30,7 @@ from pipelines import names
 from pipelines.deploy import deployed_queries, require_unchanged
 from pipelines.engine import loops
 from pipelines.engine.early import early
-from pipelines.engine.jvm import remove_files
+from pipelines.engine.jvm import launched, remove_files
 from pipelines.engine.query_driver import BatchDone, QueryDriver
 from pipelines.engine.recomputing import Requests
 from pipelines.engine.servers import StoreServers
@@ -42,12 +42,14 @@ from pipelines.metrics.driver import DriverMetrics
 from pipelines.processes import remove_left
 from pipelines.recomputes import Recomputes
 from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
+from pipelines.reports import Reports
 from pipelines.settings import Settings
 from pipelines.traces import traces_of
-from statestore.errors import Fenced, RollforwardError
+from statestore.errors import Fenced, RollforwardError, Unavailable
 from statestore.kafka.admin import Admin
 
 log = structlog.get_logger()
+Done = TypeVar("Done")
 _HEARTBEAT_S = 2.0
 # How long the other queries' batches may take when an error ends the driver: nobody waits for it who could say.
 _PATIENCE_S = 60.0
@@ -55,6 +57,11 @@ _PATIENCE_S = 60.0
 _LOOK_S = 0.02
 # How often a batch that is given up is cancelled.
 _ABORT_S = 0.5
+# How often what is starting is looked at, and how long Spark may take to start: beside others, or on a cluster that is busy.
+_STARTING_S = 0.02
+_SPARK_S = 300.0
+# How long reports of batches may take that the registry has not got yet.
+_REPORTS_S = 5.0
 # How long store servers may take to end, by how much the stop is in a hurry.
 _SERVERS_S = {0: 10.0, 1: 10.0, 2: 1.0, 3: 0.1}
 
@@ -84,11 +91,24 @@ class PipelineDriver:
         self._state = "starting"
         self._ended = threading.Event()
         self._stop = threading.Event()
+        # Whoever starts the pipeline has to see at once that this driver is about to end.
+        self._tell_now = threading.Event()
         # Whoever asks for the stop says how long it may take, by asking again.
         self._asked = 0
+        self._signals: int | None = None
         self._aborted = threading.Event()
         self._hurried = threading.Event()
         self._quiet = threading.Event()
+        # What starts beside the rest: Spark, and each query's first steps.
+        self._spark: Future[SparkSession] = Future()
+        self._spark_until = math.inf
+        self._seen_spark = False
+        self._begun: list[Future[None]] = []
+        self._reports = Reports(pipeline.name)
+        self._telling = threading.Lock()
+        self._recomputes = Recomputes(registry.engine)
+        # Queries with a period to be computed again, as the heartbeat has seen last.
+        self._requested: frozenset[str] = frozenset()
         self._drivers: list[QueryDriver] = []
         self._work = names.spark_folder(settings.home, pipeline.name)
         self._servers = StoreServers(
@@ -106,7 +126,7 @@ class PipelineDriver:
         self._watcher = Watch(self._servers, answer_timeout_s=settings.answer_timeout_s)
         self._servers.on_opened = self._opened
         self._traces = traces_of(settings, self.name)
-        self._metrics = DriverMetrics(self.name, settings, self._servers, self._drivers, lambda: self._state)
+        self._metrics = DriverMetrics(self.name, settings, self._servers, self._drivers, self._seen_state)
         quick = settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
         self._metastore = Metastore(quick, registry.engine)
 
@@ -114,9 +134,10 @@ class PipelineDriver:
         """Stop when the open batches are done. Asked a second time: give them up; a third time: wait for nothing more."""
         self._asked += 1
         self._stop.set()
+        self._tell_now.set()
         if self._asked == 2:
             self._aborted.set()
-            # Spark is told in a thread of its own, since a signal may come in the middle of a call to it.
+            # In a thread of its own, since a third request has to be heard meanwhile.
             threading.Thread(target=self._abort, daemon=True).start()
         elif self._asked > 2:
             self._hurried.set()
@@ -134,9 +155,20 @@ class PipelineDriver:
             self._quiet.wait(_ABORT_S)
 
     def listen(self) -> None:
-        """Take SIGTERM and SIGINT as the wish to stop."""
+        """Take SIGTERM and SIGINT as the wish to stop.
+
+        The handler only writes to a pipe: it comes in the middle of anything, also of what holds a lock that it would need.
+        """
+        if self._signals is None:
+            heard, self._signals = os.pipe()
+            threading.Thread(target=self._hear, args=(heard,), daemon=True, name="signals").start()
+        pipe = self._signals
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.request_stop())
+            signal.signal(number, lambda *_: os.write(pipe, b"."))
+
+    def _hear(self, pipe: int) -> None:
+        while os.read(pipe, 1):
+            self.request_stop()
 
     def run(self) -> None:
         """Run until stopped, or until the end of the input. Raises what ended it."""
@@ -149,12 +181,11 @@ class PipelineDriver:
             host=socket.gethostname(),
             metrics_port=self._metrics.start(),
         )
+        self._tell(self._look_for_requests)
         heart = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
         heart.start()
         try:
             self._start()
-            self._state = "running"
-            self._seen()
             self._watch()
             self._end("stopped", "")
         except BaseException as error:
@@ -174,30 +205,44 @@ class PipelineDriver:
         remove_left(self._work.parent, f"{self.name}-")
         self._watcher.start()
         # Spark takes longest to start, and owning, recovering and small batches do not need it.
-        with ThreadPoolExecutor(max_workers=1 + len(deployed)) as starting:
-            spark = starting.submit(self._start_spark)
-            for query in deployed:
-                requests = Requests(Recomputes(self._registry.engine), self.name, query.query.name)
-                driver = QueryDriver(query, settings, self._servers, self._done, requests, self._traces)
-                self._drivers.append(driver)
-                driver.own()
-                self._servers.assign(query.task_specs(settings.states), driver.epoch)
-            self._state = "recovering"
-            self._seen()
-            self._servers.ensure("start")
-            for driver in self._drivers:
-                driver.use(spark)
-            begun = [starting.submit(self._begin, driver) for driver in self._drivers]
-            log.info("the tasks are open", pipeline=self.name)
-            self._spark_is_up(spark.result())
-            for each in begun:
-                each.result()
+        self._spark_until = time.monotonic() + _SPARK_S
+        _beside(self._spark, self._start_spark)
+        for query in deployed:
+            is_waiting = partial(self._is_requested, query.query.name)
+            requests = Requests(self._recomputes, self.name, query.query.name, is_waiting)
+            driver = QueryDriver(query, settings, self._servers, self._done, requests, self._traces)
+            self._drivers.append(driver)
+            driver.own()
+            self._servers.assign(query.task_specs(settings.states), driver.epoch)
+        self._state = "recovering"
+        self._seen()
+        self._servers.ensure("start")
+        for driver in self._drivers:
+            driver.use(self._spark)
+            self._begun.append(_beside(Future(), partial(self._begin, driver)))
+        log.info("the tasks are open", pipeline=self.name)
+
+    def _look_at_start(self) -> None:
+        """Take up what has started by now; the driver runs when all has. Raises what it failed of."""
+        is_up = self._spark.done()
+        if is_up and not self._seen_spark:
+            self._seen_spark = True
+            self._spark_is_up(self._spark.result())
+        if not is_up and time.monotonic() > self._spark_until:
+            # Nobody waits for it any more.
+            self._spark_until = math.inf
+            raise Unavailable("spark has not started in time", seconds=_SPARK_S, hint="see the driver's log")
+        over = [each for each in self._begun if each.done()]
+        for each in over:
+            each.result()
+        if is_up and len(over) == len(self._begun):
+            self._state = "running"
+            self._tell_now.set()
 
     def _spark_is_up(self, session: SparkSession) -> None:
         self._tell(lambda: self._registry.spark_page(self.name, pid=os.getpid(), url=session.sparkContext.uiWebUrl))
         # Spark's context may have put a handler of its own in the place of ours, which only the main thread can undo.
         self.listen()
-        self._watcher.also_jvm(session.sparkContext._gateway)
         # Again: the JVM of a driver that was killed may have written until now.
         remove_left(self._work.parent, f"{self.name}-")
         log.info("spark is up", pipeline=self.name)
@@ -205,6 +250,8 @@ class PipelineDriver:
             early(f"warm-up of {driver.query.name}", driver.warm_up)
 
     def _start_spark(self) -> SparkSession:
+        # It is looked after from its first answer: with what makes a session out of it, it may hang for ever.
+        self._watcher.also_jvm(launched(self._settings, self._work))
         session = start_session(self._settings, f"rollforward-{self.name}", self._work)
         start_workers(session)
         return session
@@ -218,19 +265,23 @@ class PipelineDriver:
 
     def _watch(self) -> None:
         """Return when the work is over; raise what a query failed of."""
-        while not self._stop.wait(0.1):
+        while not self._stop.wait(0.1 if self._state == "running" else _STARTING_S):
             self._watcher.require_jvm()
             self._servers.replace_dead()
+            if self._state != "running":
+                self._look_at_start()
             # Asked in this order: a thread that ends of an error has set it before.
             following = [driver.following for driver in self._drivers]
             for driver in self._drivers:
                 if driver.error is not None:
                     raise driver.error
-            if self._until_end and not any(following):
+            if self._until_end and self._state == "running" and not any(following):
                 return
 
     def _end(self, state: str, error: str) -> None:
         """Let running batches finish, then stop everything."""
+        self._state = "stopping"
+        self._tell_now.set()
         for driver in self._drivers:
             driver.stopping.set()
         self._await_batches(math.inf if state == "stopped" else _PATIENCE_S)
@@ -245,18 +296,31 @@ class PipelineDriver:
         self._attempt(self._watcher.end_jvm)
         self._attempt(self._traces.close)
         remove_files(self._work)
-        self._ended.set()
+        self._reports.close(_REPORTS_S)
         pid = os.getpid()
-        self._tell(lambda: self._registry.driver_seen(self.name, pid=pid, state=state, error=error, servers=[]))
+        # Nothing may be told behind this.
+        with self._telling:
+            self._ended.set()
+            self._tell(lambda: self._registry.driver_seen(self.name, pid=pid, state=state, error=error, servers=[]))
+        self._tell_now.set()
 
     def _await_batches(self, patience_s: float) -> None:
         """Return when no batch is running and none will begin, or when nobody waits for one any more."""
         deadline = time.monotonic() + patience_s
-        while open_ones := [driver.query.name for driver in self._drivers if driver.following]:
+        while open_ones := self._open_ones():
             if self._hurried.wait(_LOOK_S) or time.monotonic() > deadline:
                 log.warning("open batches are left as they are", pipeline=self.name, queries=open_ones)
                 break
         self._quiet.set()
+
+    def _open_ones(self) -> list[str]:
+        """Queries that are at work, and what is starting, which cannot be taken back."""
+        starting = [f"start of {name}" for name, each in self._starting() if not each.done()]
+        return starting + [driver.query.name for driver in self._drivers if driver.following]
+
+    def _starting(self) -> list[tuple[str, Future[Any]]]:
+        spark = [("spark", self._spark)] if self._spark_until < math.inf else []
+        return [*spark, *((driver.query.name, each) for driver, each in zip(self._drivers, self._begun, strict=False))]
 
     def _last_snapshot(self) -> None:
         """Before a planned stop, so that the next start may be on an empty machine. Given up when the stop is."""
@@ -274,11 +338,11 @@ class PipelineDriver:
         log.info("last snapshots taken", pipeline=self.name, tasks=len(taken))
 
     def _attempt(self, step: Callable[[], None]) -> None:
-        """One step of the end. With the JVM gone some of them fail, and the others still have to be done."""
+        """One step of several: whatever it fails of, the others still have to be done, as with the JVM gone at the end."""
         try:
             step()
         except Exception as error:
-            log.warning("step of the end failed", pipeline=self.name, step=step.__qualname__, error=str(error)[:300])
+            log.warning("step failed", pipeline=self.name, step=step.__qualname__, error=str(error)[:300])
 
     def _cancel_jobs_at(self, address: str) -> None:
         """Workers may wait for a server that was given up: their batches run again."""
@@ -290,10 +354,15 @@ class PipelineDriver:
     # What others see.
 
     def _beat(self) -> None:
-        while not self._ended.wait(_HEARTBEAT_S):
-            self._seen()
+        while True:
+            self._tell_now.wait(_HEARTBEAT_S)
+            self._tell_now.clear()
+            if self._ended.is_set():
+                return
+            self._attempt(self._seen)
+            self._attempt(lambda: self._tell(self._look_for_requests))
             if not self._until_end:
-                self._tell(self._stop_if_wanted)
+                self._attempt(lambda: self._tell(self._stop_if_wanted))
 
     def _stop_if_wanted(self) -> None:
         is_newest = False
@@ -310,15 +379,25 @@ class PipelineDriver:
         if row is not None and row.desired == STOPPED:
             self._stop.set()
 
+    def _look_for_requests(self) -> None:
+        self._requested = self._recomputes.waiting(self.name)
+
+    def _is_requested(self, query: str) -> bool:
+        return query in self._requested
+
     def _seen(self) -> None:
-        if not self._ended.is_set():
-            state = self._state
-            servers = self._servers.describe(restoring=state == "recovering")
-            self._tell(lambda: self._registry.driver_seen(self.name, pid=os.getpid(), state=state, servers=servers))
+        state = self._seen_state()
+        servers = self._servers.describe(restoring=state == "recovering")
+        with self._telling:
+            if not self._ended.is_set():
+                self._tell(lambda: self._registry.driver_seen(self.name, pid=os.getpid(), state=state, servers=servers))
+
+    def _seen_state(self) -> str:
+        return "stopping" if self._stop.is_set() else self._state
 
     def _opened(self, cause: str, opened: dict[str, Any]) -> None:
         self._metrics.task_opened(opened)
-        self._tell(lambda: self._registry.add_recovery(self.name, cause, opened))
+        self._reports.put(lambda: self._registry.add_recovery(self.name, cause, opened))
 
     def _done(self, done: BatchDone) -> None:
         self.totals.records += done.records
@@ -327,7 +406,7 @@ class PipelineDriver:
         self.totals.batches += 1
         self._metrics.batch_done(done)
         row = BatchRow(pipeline=self.name, finished_at=time.time(), **vars(done))
-        self._tell(lambda: self._registry.add_batch(row))
+        self._reports.put(lambda: self._registry.add_batch(row))
 
     def _tell(self, report: Callable[[], object]) -> None:
         """Write to the registry. It informs and decides nothing, so the stream goes on without it."""
@@ -335,6 +414,19 @@ class PipelineDriver:
             report()
         except SQLAlchemyError as error:
             log.warning("registry cannot be reached", pipeline=self.name, error=str(error).splitlines()[0])
+
+
+def _beside(future: Future[Done], work: Callable[[], Done]) -> Future[Done]:
+    """Let the future be what comes of `work`, in a thread that keeps no process alive."""
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def _log_folder(settings: Settings) -> Path:

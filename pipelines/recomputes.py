@@ -73,6 +73,14 @@ class Recomputes:
         with self._begin() as session:
             return session.scalars(open_.order_by(RecomputeRow.asked_at).limit(1)).first()
 
+    def waiting(self, pipeline: str) -> frozenset[str]:
+        """The queries of a pipeline that have a request which is not settled."""
+        open_ = select(RecomputeRow.query).where(
+            RecomputeRow.pipeline == pipeline, RecomputeRow.state.in_((ASKED, RUNNING))
+        )
+        with self._begin() as session:
+            return frozenset(session.scalars(open_.distinct()))
+
     def take(self, request: str) -> bool:
         """The driver begins with it; False if it was withdrawn meanwhile."""
         return self._move(request, (ASKED, RUNNING), state=RUNNING)

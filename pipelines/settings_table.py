@@ -25,7 +25,8 @@ _HEAD = """# Settings
 
 They stand in `rollforward.toml` of the working directory, or in the file that `ROLLFORWARD_CONFIG` names. A variable
 `ROLLFORWARD_…`, the setting in capitals, goes before the file, and takes lists and tables as JSON. A setting of the file that
-does not exist is refused by its name. A driver reads them when it starts.
+does not exist is refused by its name. Commands read them each time. Dagster, and the drivers that it starts, keep those of the
+`rollforward up` that started it: after a change `rollforward down`, `up`, and `start` each pipeline.
 """
 
 

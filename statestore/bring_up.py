@@ -21,7 +21,15 @@ import structlog
 from statestore.batches import BatchesLog, Position
 from statestore.config import RocksConfig, TaskSpec
 from statestore.digest import digest_of
-from statestore.errors import DataCorrupted, Fenced, InvalidConfig, RollforwardError, Unavailable, Unrecoverable
+from statestore.errors import (
+    DataCorrupted,
+    Fenced,
+    InvalidConfig,
+    RollforwardError,
+    TaskCorrupted,
+    Unavailable,
+    Unrecoverable,
+)
 from statestore.failpoints import reach
 from statestore.folders import doubted, take_place, unfinished
 from statestore.kafka.reader import Reader
@@ -88,8 +96,14 @@ class BringUp:
         """Go the cheapest correct way. `database` is the open local store, if it can be opened.
 
         Raises `Unrecoverable` when every way is refused; the local store is then as it was. Raises `Fenced` where a
-        newer owner shows before something of the task's in object storage would be deleted.
+        newer owner shows before something of the task's in object storage would be deleted, and `TaskCorrupted` where
+        a tail meets damage of the local store.
         """
+        brought = self._run(found, database)
+        doubted(self._spec.folder).unlink(missing_ok=True)
+        return brought
+
+    def _run(self, found: Found, database: TaskDatabase | None) -> BroughtUp:
         self._database, self._began = database, time.monotonic()
         if found.position is None:
             require_no_records(self._spec, self._reader, found.changelog_first)
@@ -105,16 +119,19 @@ class BringUp:
             try:
                 found = self._restore(plan, found)
             except (ObjectMissing, DataCorrupted, Unavailable, InvalidConfig) as error:
-                doubted(self._spec.folder).unlink(missing_ok=True)
                 log.warning("snapshot failed", task=self._spec.name, key=plan.snapshot, error=str(error))
                 found = self._without(found, plan.snapshot, error)
                 continue
-            brought = self._catch_up(plan, found)
             try:
+                brought = self._catch_up(plan, found)
                 self._require_digest(_manifest(plan, found), found)
                 return brought
-            except DataCorrupted as error:
-                log.error("snapshot is not of this timeline", task=self._spec.name, key=plan.snapshot, error=str(error))
+            except (DataCorrupted, TaskCorrupted) as error:
+                self._close()
+                wipe(self._spec.folder)
+                is_lost = isinstance(error, DataCorrupted)
+                event = "snapshot is not of this timeline" if is_lost else "snapshot is damaged"
+                log.error(event, task=self._spec.name, key=plan.snapshot, error=str(error))
                 found = self._without(found, plan.snapshot, error)
 
     def _with_positions(self, found: Found) -> Found:
@@ -235,27 +252,30 @@ class BringUp:
             raise DataCorrupted("store stands elsewhere", batch=stands and stands.batch, manifest=manifest.batch)
 
     def _require_digest(self, manifest: Manifest, found: Found) -> None:
-        """Raise `DataCorrupted`, the store wiped, if snapshot and tail do not give the version that was committed."""
+        """Raise `DataCorrupted` if snapshot and tail do not give the version that was committed, `TaskCorrupted` if damaged."""
         assert self._database is not None and found.position is not None
         if not self._is_to_be_read(manifest, found):
             return
         digest, _ = digest_of(Placement(self._spec.store).scan(self._database.database))
         committed = found.position.digest
-        if digest != committed:
-            self._close()
-            wipe(self._spec.folder)
-        doubted(self._spec.folder).unlink()
-        if digest != committed:
+        if self._is_comparable(found) and digest != committed:
             raise DataCorrupted("it does not lead to the committed version", digest=digest, committed=committed)
 
     def _is_to_be_read(self, manifest: Manifest, found: Found) -> bool:
-        """Whether what a snapshot leads to is compared with what was committed: where nothing else tells, and it is small.
+        """Whether what a snapshot leads to is read: where nothing else tells that it is right, and it is small.
 
-        A store of windows is not read: a replay may leave segments that have expired by then.
+        However large it is where the store before it was damaged: the snapshot may have been taken of that.
         """
-        if found.position is None or found.position.digest is None or self._spec.store.retention_ms is not None:
-            return False
-        return manifest.total_bytes <= READ_BYTES_MAX and not hazards.is_proven(self._spec, manifest, found)
+        if doubted(self._spec.folder).exists():
+            return True
+        is_small = manifest.total_bytes <= READ_BYTES_MAX
+        return self._is_comparable(found) and is_small and not hazards.is_proven(self._spec, manifest, found)
+
+    def _is_comparable(self, found: Found) -> bool:
+        """Whether the digest of all entries is that of the version: a replay may leave windows that have expired by then."""
+        return (
+            found.position is not None and found.position.digest is not None and self._spec.store.retention_ms is None
+        )
 
     def _drop_ahead(self, found: Found) -> None:
         """Delete snapshots of batches that Kafka has lost: batches of the same numbers will come and be others."""

@@ -29,7 +29,10 @@ def replaced(folder: Path) -> Path:
 
 
 def doubted(folder: Path) -> Path:
-    """A file that is there while nobody knows yet whether what is under the name is of any use."""
+    """A file that is there until it is known that what is under the name is of use: unread yet, or found damaged.
+
+    It goes when the task has come up: what comes up beside it was read.
+    """
     return folder.with_name(f"{folder.name}.doubted")
 
 
@@ -55,7 +58,6 @@ def settle(folder: Path) -> None:
     if doubted(folder).exists():
         for left in (folder, unfinished(folder), replaced(folder)):
             shutil.rmtree(left, ignore_errors=True)
-        doubted(folder).unlink()
     old, new = replaced(folder), unfinished(folder)
     if not old.exists():
         return

@@ -1,7 +1,8 @@
 """Where the lines of the structured log go: to the stderr of the moment, since stdout is for answers and for the wire."""
 
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 import structlog
 
@@ -24,4 +25,30 @@ def json_to_stderr() -> None:
 
 
 def _stderr_logger(*_: object) -> structlog.PrintLogger:
-    return structlog.PrintLogger(sys.stderr)
+    return structlog.PrintLogger(_Lossy(sys.stderr))  # type: ignore[arg-type]
+
+
+class _Lossy:
+    """A stream that loses what cannot be written, as to a full disk: no commit and no watching thread ends of its log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    # The lock that keeps lines apart is the stream's, whatever it is wrapped in.
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Lossy) and other._stream is self._stream
+
+    def __hash__(self) -> int:
+        return hash(self._stream)
+
+    def write(self, text: str) -> int:
+        """Gives the characters of `text`, whatever became of them."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """As far as it goes."""
+        with suppress(OSError):
+            self._stream.flush()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -31,9 +31,9 @@ from statestore.deadletter import DeadLetter
 from statestore.digest import EMPTY, changed, hashed
 from statestore.entrycache import EntryCache
 from statestore.entryhashes import column_hashes
-from statestore.errors import InvariantBroken, RollforwardError, Unavailable
+from statestore.errors import InvariantBroken, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
-from statestore.folders import settle
+from statestore.folders import doubted, settle
 from statestore.kafka.admin import Admin
 from statestore.kafka.producer import ProducerFatal, TransactionAborted, TransactionalProducer, message_bytes
 from statestore.kafka.reader import Reader
@@ -46,7 +46,7 @@ from statestore.partitioner import tasks_of
 from statestore.placement import AtIsolation, Placement
 from statestore.planning.facts import UNUSABLE, Found, gather, unusable, with_snapshots
 from statestore.planning.plan import RecoveryPlan, needs_snapshots
-from statestore.rocks.errors import LockHeld
+from statestore.rocks.errors import LockHeld, is_damage
 from statestore.snapshots.copy import Steps, describe
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository
@@ -147,7 +147,8 @@ class Task:
                 self._producer, self._position = own(
                     self._kafka, self.spec, self._batches, self.epoch, transactions=self._transactions
                 )
-                brought = self._recover(listener or RestoreListener())
+                with self._spoiling():
+                    brought = self._recover(listener or RestoreListener())
                 self._database = brought.database
                 self._become_running()
                 undo.pop_all()
@@ -155,11 +156,31 @@ class Task:
             self._log.info("task opened", **{k: v for k, v in opened.to_json().items() if k not in ("task", "ways")})
             return opened
 
+    @contextmanager
+    def _spoiling(self) -> Iterator[None]:
+        """Work on the store's files. Raises `Unavailable` for damage, and the next opening begins without them."""
+        try:
+            yield
+        except TaskCorrupted as error:
+            self._spoil(error)
+            hint = "nothing to do: the store is made again from snapshot and changelog"
+            raise Unavailable("local store cannot be used", task=self.spec.name, error=error, hint=hint) from error
+
+    def _spoil(self, error: TaskCorrupted) -> None:
+        self.state = TaskState.BROKEN
+        self._log.error("local store cannot be used", error=str(error))
+        if is_damage(error):
+            # On a full disk the damage is met again instead.
+            with suppress(OSError):
+                doubted(self.spec.folder).touch()
+
     def _look(self, undo: ExitStack) -> tuple[Found, Repository | None, TaskDatabase | None]:
         """The facts for a plan. The database is left open if it is usable, and closed by `undo`."""
         database: TaskDatabase | None = None
         checkpoint, problem = None, ""
         settle(self.spec.folder)
+        if doubted(self.spec.folder).exists():
+            problem = "local store was damaged, or never read after it had been restored"
         if self.spec.folder.exists():
             try:
                 database = self._open_database()
@@ -281,7 +302,8 @@ class Task:
         reader = AtIsolation(self.store, Isolation.READ_COMMITTED)
 
         def stored(keys: pa.BinaryArray) -> pa.BinaryArray:
-            return pa.array(self._placement.get_many(reader, keys.to_pylist()), pa.binary())
+            with self._spoiling():
+                return pa.array(self._placement.get_many(reader, keys.to_pylist()), pa.binary())
 
         return self._cache.states(keys, stored)
 
@@ -355,7 +377,7 @@ class Task:
             staged.closed = True
             # Should this fail half-way, what an earlier attempt said must not be committed with half of this one's rows.
             self._staged = None
-            with self._laying:
+            with self._laying, self._spoiling():
                 self._lay(staged)
             self._staged = staged
             reach("stage.closed")
@@ -561,6 +583,8 @@ class Task:
             # Whatever it was: the store stands behind its position, and must not be read as if it did not.
             self.state = TaskState.BROKEN
             self._log.error("committed batch could not be applied", batch=position.batch, error=str(error))
+            if isinstance(error, TaskCorrupted):
+                self._spoil(error)
             if not isinstance(error, RollforwardError):
                 raise
 

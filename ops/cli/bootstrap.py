@@ -57,4 +57,8 @@ def bootstrap(
         answer({"pipeline": pipeline, "dry_run": dry_run, "pid": pid, "queries": queries})
         return
     show(looked)
-    say("Nothing was changed." if dry_run else f"Driver {pid} runs; see how far it is: rollforward status {pipeline}")
+    say(
+        "Nothing was changed."
+        if dry_run
+        else f"Driver {pid} runs; see how far it is: rollforward top {pipeline} --once"
+    )

@@ -30,7 +30,7 @@ RUNS_MAX = 10
 # So many drivers in a row that failed of one batch, and the batch is called poisoned.
 POISONED = 3
 # What comes back by itself is waited for without end, at the longest distance.
-_OUTSIDE = re.compile("kafka does not answer|object storage")
+_OUTSIDE = re.compile("kafka does not answer|object storage|no store server answers|store server is not running")
 _FAILED_BATCH = re.compile(r"batch failed query=`([^`]*)` batch=`(\d+)`")
 
 

@@ -106,7 +106,9 @@ class Journal:
             except (ProducerFatal, Unavailable) as error:
                 self._log.warning("driver producer lost", attempt=attempt, error=str(error))
                 self._producer.close()
-                self.require_newest()
+                # Nobody can read the log to its end until the new producer has ended what the old one has left open.
+                if self._reader.driver_log(uncommitted=True).epoch > self.epoch:
+                    self.require_newest()
                 self._producer = TransactionalProducer(self._kafka, self._driver_id)
                 self._producer.init()
                 self.require_newest()

@@ -11,6 +11,7 @@ import shutil
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import structlog
 from pyspark import SparkConf, SparkContext
@@ -48,6 +49,12 @@ def launch(settings: Settings, work: Path) -> threading.Thread:
     """Launch the JVM of this process beside the caller; the session that is started next uses it. Gives the thread."""
     conf = spark_conf(settings, work)
     return early("jvm", lambda: SparkContext._ensure_initialized(conf=conf))
+
+
+def launched(settings: Settings, work: Path) -> Any:
+    """The gateway to this process's JVM, once that answers; it is launched if nobody has."""
+    SparkContext._ensure_initialized(conf=spark_conf(settings, work))
+    return SparkContext._gateway
 
 
 def remove_files(work: Path) -> None:

@@ -9,8 +9,9 @@ A batch lasts its target behind a backlog, too. Who would rather catch up sooner
 for what is before it, hardly for its own batch, and a larger one combines more records of a key. Then a batch may last a
 tenth of what the backlog will take, up to the time that is allowed.
 
-Bytes are bounded by the mean size of values in the batch before. The first batch has none before it: where it could be too
-large if its records were as large as brokers take them, a sample of its records says how large they are.
+Bytes are bounded by the mean size of values in the batch before. The first batch has none before it, and one behind nulls
+alone none that tells: where it could be too large if its records were as large as brokers take them, a sample of its records
+says how large they are.
 
 The bound moves by at most a factor of two a batch. Spark's first batch is not learnt from: it is mostly the compiler's
 work.
@@ -88,7 +89,8 @@ class Pace:
         if offsets <= 0:
             return
         full = offsets >= _FULL * self.offsets
-        self._record_bytes = read_bytes / offsets
+        # Nulls, and offsets that are no records, tell nothing of the next ones, which may be large.
+        self._record_bytes = read_bytes / offsets if read_bytes else None
         if by_spark and not self._warm:
             self._warm = True
         elif full:

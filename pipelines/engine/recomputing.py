@@ -32,15 +32,19 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Requests:
-    """One query's requests. The database informs and decides nothing: without it there are none for now."""
+    """One query's requests. The database informs and decides nothing: without it there are none for now.
+
+    `is_waiting` says whether one has been seen, so that no batch asks a database for nothing.
+    """
 
     rows: Recomputes
     pipeline: str
     query: str
+    is_waiting: Callable[[], bool]
 
     def next(self) -> RecomputeRow | None:
         """The next request, taken; None if there is none."""
-        return self._asked(self._take)
+        return self._asked(self._take) if self.is_waiting() else None
 
     def _take(self) -> RecomputeRow | None:
         row = self.rows.next(self.pipeline, self.query)

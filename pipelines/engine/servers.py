@@ -311,10 +311,15 @@ class StoreServers:
     def figures(self, query: str) -> list[dict[str, Any]]:
         """Each task's numbers, from the servers that answer."""
         found = []
-        for server in self._servers:
+        for number, server in enumerate(self._servers):
             if server is not None and server.ended() is None:
-                found += [task for task in _figures(server) if task["task"].rpartition("-")[0] == query]
+                mine = self._only_assigned(number, _figures(server))
+                found += [task for task in mine if task["task"].rpartition("-")[0] == query]
         return found
+
+    def _only_assigned(self, number: int, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Without tasks that have moved away: a server that was given up and came back still has them open."""
+        return [task for task in tasks if (a := self._assigned.get(task["task"])) is not None and a.server == number]
 
     def observe(self) -> list[ServerSeen]:
         """Every server as it is now, for people; one that does not answer in time is told as such."""
@@ -325,7 +330,7 @@ class StoreServers:
             return ServerSeen(number, False, [], {})
         try:
             with StoreClient(server.address, timeout_s=_OBSERVE_S) as client:
-                tasks = client.act("figures")["tasks"]
+                tasks = self._only_assigned(number, client.act("figures")["tasks"])
                 restored = {one["task"]: one["percent"] / 100 for one in client.restoring()}
         except RollforwardError:
             return ServerSeen(number, False, [], {})

@@ -71,11 +71,18 @@ class Watch:
 
     def _run(self) -> None:
         while not self._closed.wait(self._answer_timeout_s / _LOOKS):
-            self._servers.end_silent()
-            # The JVM's processes are looked after as long as it is not given up.
-            if self._gateway is not None and self._jvm is not None:
-                self._end_stopped_workers(self._jvm)
-                self._end_silent_jvm(self._gateway, self._jvm)
+            try:
+                self._look()
+            except Exception as error:
+                # Nobody else would look from then on.
+                log.error("watch failed", error=str(error), kind=type(error).__name__)
+
+    def _look(self) -> None:
+        self._servers.end_silent()
+        # The JVM's processes are looked after as long as it is not given up.
+        if self._gateway is not None and self._jvm is not None:
+            self._end_stopped_workers(self._jvm)
+            self._end_silent_jvm(self._gateway, self._jvm)
 
     def _end_silent_jvm(self, gateway: Any, jvm: subprocess.Popen[bytes]) -> None:
         # Even to look a class up is a question to the JVM, so all of it is done in the other thread.

@@ -29,7 +29,7 @@ from statestore.errors import RollforwardError
 
 log = structlog.get_logger()
 GATHER_EVERY_S = 5.0
-STATES = ("starting", "recovering", "running", "stopped", "failed", "fenced")
+STATES = ("starting", "recovering", "running", "stopping", "stopped", "failed", "fenced")
 
 
 class DriverMetrics:

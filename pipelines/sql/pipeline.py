@@ -22,7 +22,7 @@ CHANGELOG_SUFFIX = "-changelog"
 OTHER_STATEMENTS = {
     "ALTER": "ALTER is not supported",
     "DEFINE": "variables are not supported",
-    "DROP": "DROP is not supported: a statement that is gone from the file is dropped",
+    "DROP": "DROP is not supported in a file: use `rollforward drop`, or DROP in `rollforward sql`",
     "PRINT": "PRINT is not supported here",
     "SELECT": "a query needs CREATE TABLE … AS before it",
     "SET": "SET is not supported",

@@ -33,7 +33,9 @@ _NOT_A_MEMBER = {
 
 # The client's own limit is a megabyte, less than brokers take: how large a record may be is the topic's to say.
 _MESSAGE_BYTES = 1_000_000_000
-_HINTS = {ck.KafkaError.MSG_SIZE_TOO_LARGE: "set a larger max.message.bytes of the topic, and start again"}
+_HINTS = {
+    ck.KafkaError.MSG_SIZE_TOO_LARGE: "set a larger max.message.bytes of the topic, or a smaller batch.size under [kafka], and start again"
+}
 
 
 def message_bytes(config: KafkaConfig) -> int:
@@ -68,6 +70,8 @@ class TransactionalProducer:
         self._producer = ck.Producer(
             {
                 "message.max.bytes": _MESSAGE_BYTES,
+                # Above what a topic takes (`max.message.bytes`) a whole batch of small records would be refused.
+                "batch.size": 512 * 1024,
                 **client_settings(config),
                 **(
                     {
@@ -86,7 +90,6 @@ class TransactionalProducer:
                 "compression.type": "lz4",
                 "queue.buffering.max.messages": 2_000_000,
                 "queue.buffering.max.kbytes": 512 * 1024,
-                "batch.size": 512 * 1024,
                 "error_cb": self._remember,
             }
         )

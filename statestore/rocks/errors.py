@@ -8,6 +8,9 @@ import rocksdict as rd
 
 from statestore.errors import InvalidStateStore, RollforwardError, TaskCorrupted, Unavailable
 
+# Of what reading and writing an open store may fail of, what the files themselves are to blame for.
+_DAMAGE = ("corruption", "input/output error", "no such file")
+
 
 class LockHeld(RollforwardError):
     """Another process has this folder open."""
@@ -23,3 +26,8 @@ def translated(error: Exception, folder: Path) -> RollforwardError:
     if "no space left" in lowered:
         return Unavailable("disk is full", folder=folder, hint="free space on the disk of the state folder")
     return TaskCorrupted("rocksdb failed", folder=folder, error=text)
+
+
+def is_damage(error: TaskCorrupted) -> bool:
+    """Whether the store's files are to blame, and not the moment, as with too many open files."""
+    return any(sign in str(error).lower() for sign in _DAMAGE)

@@ -17,6 +17,7 @@ from statestore.errors import InvalidInput, RollforwardError
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
 from statestore.planning.facts import SnapshotFound, gather
+from statestore.planning.hazards import why_of_another_timeline
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository, Unreadable
 from statestore.snapshots.service import Snapshots
@@ -106,12 +107,16 @@ def look_back(
     *,
     batch: int | None = None,
     at_ms: int | None = None,
+    any_timeline: bool = False,
 ) -> Cut:
-    """Gather what is known of the past of a query near a batch or a time, else of its newest batch. Changes nothing."""
+    """Gather what is known of the past of a query near a batch or a time, else of its newest batch. Changes nothing.
+
+    `any_timeline` takes snapshots of batches, too, that Kafka has lost: for whoever wants to know whether one differs.
+    """
     batches = BatchesLog(reader, specs[0].batches_topic, tasks=specs[0].tasks)
     driver = batches.driver_log()
     wanted = driver.done if batch is None and at_ms is None else batch
-    tasks = [_look_at(spec, reader, admin, batches, snapshots, wanted, at_ms) for spec in specs]
+    tasks = [_look_at(spec, reader, admin, batches, snapshots, wanted, at_ms, any_timeline) for spec in specs]
     return Cut(tasks, driver, batch=batch, at_ms=at_ms)
 
 
@@ -123,6 +128,7 @@ def _look_at(
     snapshots: Snapshots | None,
     batch: int | None,
     at_ms: int | None,
+    any_timeline: bool,
 ) -> PastTask:
     recorded = batches.positions(spec.number)
     found = gather(spec, reader, admin, recorded[-1].position if recorded else None, None, "")
@@ -135,9 +141,10 @@ def _look_at(
             log.warning("snapshots cannot be read", task=spec.name, error=str(error))
     scheme = "" if repository is None else repository.objects.url.partition(":")[0]
     offered = tuple(SnapshotFound("", scheme, manifest) for manifest in manifests)
-    chains = [manifest.steps for manifest in manifests]
-    known = known_of(recorded, spec.store.name, chains)
-    return PastTask(spec, reader, repository, replace(found, snapshots=offered), known)
+    positions = () if any_timeline else tuple(one.position for one in recorded)
+    found = replace(found, snapshots=offered, positions=positions)
+    chains = [manifest.steps for manifest in manifests if not why_of_another_timeline(spec, manifest, found)]
+    return PastTask(spec, reader, repository, found, known_of(recorded, spec.store.name, chains))
 
 
 def _near(repository: Repository, batch: int | None, at_ms: int | None) -> Iterator[Manifest]:

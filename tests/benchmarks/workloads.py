@@ -49,7 +49,7 @@ STATELESS = """CREATE STREAM high AS
   SELECT auction, dateTime AS at, price * 2 AS doubled
   FROM bids WHERE price >= 5000 EMIT CHANGES;
 """
-FLIGHTS_MAX = 2_100_000
+FLIGHTS_MAX = 5_100_000
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def flights_expected(records: int) -> dict[str, Expected]:
 
 @dataclass(frozen=True)
 class Flights(Workload):
-    """The demo's pipeline over the year's flights: again and again up to three million, or a part of the year."""
+    """The demo's pipeline over the year's flights: again and again up to five million, or a part of the year."""
 
     def records(self, asked: int) -> int:
         year = len(demo_flights.load_flights())

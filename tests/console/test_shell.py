@@ -88,12 +88,27 @@ class TestSession:
         answers = [result for _, result in session.run(script)]
         assert ["read_uncommitted", None] == [next(iter(answers[n].rows))[1] for n in (1, 3)]
 
+    def test_settings_of_later_statements_are_kept_as_they_are_written(self, session: Session) -> None:
+        wanted = {
+            "ksql.output.topic.name.prefix": "Shop-",
+            "ksql.functions.collect_set.limit": "10",
+            "ksql.persistence.wrap.single.values": "false",
+            "ksql.persistence.default.format.key": "json",
+        }
+        list(session.run("".join(f"SET '{name}' = '{value}';" for name, value in wanted.items())))
+        assert wanted == session.properties
+        list(session.run("".join(f"UNSET '{name}';" for name in wanted)))
+        assert {} == session.properties
+
     @pytest.mark.parametrize(
         ("text", "hint"),
         [
             ("SET 'isolation.levle' = 'x';", "did you mean isolation.level?"),
-            ("SET 'isolation.level' = 'x';", "use read_"),
-            ("SET 'ksql.persistence.default.format.value' = 'AVRO';", "use json or delimited"),
+            ("SET 'isolation.level' = 'x';", "allowed: read_committed, read_uncommitted"),
+            ("SET 'ksql.persistence.default.format.value' = 'AVRO';", "allowed: json, delimited"),
+            ("SET 'ksql.output.topic.name.prefix' = 'a/b';", "allowed: letters"),
+            ("SET 'ksql.functions.collect_list.limit' = '0';", "allowed: a number above 0"),
+            ("SET 'ksql.persistence.wrap.single.values' = 'maybe';", "allowed: true, false"),
         ],
     )
     def test_unknown_properties_and_values_are_refused(self, session: Session, text: str, hint: str) -> None:

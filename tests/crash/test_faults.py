@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,7 +130,14 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     feed.send(500)
     planned_and_open(pipeline)
     started = time.monotonic()
-    assert control.stop(pipeline.settings, pipeline.registry, pipeline.name, timeout_s=20)
+    with ThreadPoolExecutor(1) as pool:
+        stopped = pool.submit(control.stop, pipeline.settings, pipeline.registry, pipeline.name, timeout_s=20)
+        # So that nobody who starts it now takes this one for the driver.
+        pipeline.await_(
+            "the driver says that it is stopping",
+            lambda: control.status(pipeline.registry, pipeline.name).state == control.STOPPING,
+        )
+        assert stopped.result()
     require_within(20, started)
     pipeline.await_no_orphans()
     # A driver that had to be killed would not have said so.

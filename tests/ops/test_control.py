@@ -144,6 +144,38 @@ def test_a_driver_of_an_earlier_deployment_is_not_taken_for_one_of_this(
     assert not living_driver.is_running() or living_driver.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.usefixtures("launches")
+def test_a_driver_that_is_stopping_is_waited_for_and_not_taken_for_one_that_runs(
+    world: World, living_driver: psutil.Process
+) -> None:
+    world.deploy("sales", desired=RUNNING)
+    world.driver_row("sales", living_driver, state=control.STOPPING)
+    status = control.status(world.registry, "sales")
+    assert (True, "", False) == (status.alive, status.needs_recovery, control.is_up(status))
+    ends = threading.Timer(0.5, living_driver.terminate)
+    ends.start()
+    told: list[str] = []
+    started = time.monotonic()
+
+    def tell(_step: str, detail: str) -> None:
+        told.append(detail)
+
+    raises(
+        lambda: control.launch(settings_now(), world.registry, "sales", on_progress=tell),
+        Unavailable,
+        "a driver would be started",
+    )
+    assert time.monotonic() - started >= 0.5
+    assert f"waiting for driver {living_driver.pid} to stop" == told[0]
+
+
+def test_a_driver_that_died_while_stopping_is_to_be_recovered(world: World) -> None:
+    world.deploy("sales", desired=RUNNING)
+    world.dead_driver("sales", state=control.STOPPING)
+    status = control.status(world.registry, "sales")
+    assert ("dead", True) == (status.state, "died" in status.needs_recovery)
+
+
 def test_a_driver_that_began_behind_the_deployment_is_of_it(world: World, living_driver: psutil.Process) -> None:
     world.deploy("sales")
     deploy_again(world)

@@ -146,6 +146,16 @@ def test_a_snapshot_of_another_digest_than_its_batch_is_refused(world: TaskWorld
     assert {b"a": b"1", b"b": b"2"} == world.entries()
 
 
+def test_the_past_is_not_built_from_a_batch_that_kafka_has_lost(world: TaskWorld, tmp_path: Path) -> None:
+    with_lost_snapshot(world, digest="0" * 16)
+    world.finish(1)
+    assert {b"a": b"1", b"b": b"2"} == world.past(tmp_path / "past", batch=1)
+    # Nor do its steps count.
+    lost = world.repository.read(1)
+    put(world, replace(lost, steps=(replace(lost.steps[-1], at_ms=0),)))
+    assert 0 < world.look_back(batch=1).tasks[0].known.steps[1].at_ms
+
+
 def without_older_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compaction has left the newest position only."""
     positions = BatchesLog.positions

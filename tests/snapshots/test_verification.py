@@ -128,7 +128,7 @@ class Compared:
 
     def __call__(self, *, full: bool = False, percent: float = 100.0) -> Verified:
         self.downloads = 0
-        world, past = self._world, self._world.look_back().tasks[0]
+        world, past = self._world, self._world.look_back(any_timeline=True).tasks[0]
         database = TaskDatabase(world.spec.folder, ["s"], ROCKS, read_only=True)
         try:
             return verify_against(world.spec, database, past, self._work, pin_life_s=600, percent=percent, full=full)

@@ -28,3 +28,15 @@ def test_a_closed_stderr_does_not_hold_the_log(capsys: pytest.CaptureFixture[str
     structlog.get_logger().info("afterwards")
     line = json.loads(capsys.readouterr().err)
     assert ("afterwards", "info") == (line["event"], line["level"])
+
+
+def test_a_log_that_cannot_be_written_ends_nothing() -> None:
+    full = open("/dev/full", "w", buffering=1)  # noqa: SIM115 - closing it fails, too
+    with redirect_stderr(full):
+        with pytest.raises(OSError, match="No space left"):
+            print("anything", file=full, flush=True)
+        logs.json_to_stderr()
+        for _ in range(1_000):
+            structlog.get_logger().error("something happened")
+    with pytest.raises(OSError, match="No space left"):
+        full.close()

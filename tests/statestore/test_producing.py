@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import confluent_kafka as ck
+import numpy as np
 import pytest
 
 from statestore.columns import Timed, records_of
@@ -11,7 +12,7 @@ from statestore.errors import RollforwardError
 from statestore.kafka import messages
 from statestore.kafka.admin import Admin
 from statestore.kafka.librdkafka import queue
-from statestore.kafka.producer import ProducerFenced, TransactionalProducer
+from statestore.kafka.producer import ProducerFenced, TransactionAborted, TransactionalProducer
 from tests.support.transactions import await_ended
 
 FIRST_MS = 1_700_000_000_000
@@ -106,6 +107,22 @@ def test_a_record_that_is_too_large_is_an_error_of_its_own(kafka: str, topic: st
     with pytest.raises(RollforwardError, match=r"too large|size"):
         sending.produce_many(topic, records)
     sending.close()
+
+
+def test_a_topic_that_takes_less_than_a_batch_is_told_and_takes_smaller_ones(kafka: str, topic: str) -> None:
+    Admin(KafkaConfig(kafka)).configure(topic, {"max.message.bytes": "50000"})
+    noise = np.random.default_rng(1)
+    records: list[Timed] = [(b"k", noise.bytes(1_000), FIRST_MS + number) for number in range(400)]
+    sending = producer(kafka, topic)
+    with pytest.raises(TransactionAborted, match=r"smaller batch.size under \[kafka\]"):
+        sending.produce_many(topic, records_of(records), partition=1)
+        sending.commit()
+    sending.close()
+    sending = producer(kafka, topic, **{"batch.size": "40000"})
+    sending.produce_many(topic, records_of(records), partition=1)
+    sending.commit()
+    sending.close()
+    assert records == all_of(kafka, topic)[1]
 
 
 def test_a_fenced_producer_says_so(kafka: str, topic: str) -> None:

@@ -221,9 +221,10 @@ class TaskWorld:
             database.close()
             shutil.rmtree(folder)
 
-    def look_back(self, *, batch: int | None = None, at_ms: int | None = None) -> Cut:
+    def look_back(self, *, batch: int | None = None, at_ms: int | None = None, any_timeline: bool = False) -> Cut:
         """What is known of a batch or a time."""
-        return look_back([self.spec], self.reader, self.admin, self.snapshots, batch=batch, at_ms=at_ms)
+        about = (self.reader, self.admin, self.snapshots)
+        return look_back([self.spec], *about, batch=batch, at_ms=at_ms, any_timeline=any_timeline)
 
     def past(self, folder: Path, *, batch: int | None = None, at_ms: int | None = None) -> dict[bytes, bytes]:
         """What could be read of the store at a batch or a time, built in `folder`, without times."""

@@ -37,7 +37,7 @@ from tests.support.waiting import TooLate
 
 TRANSACTION_S = 10.0
 ANSWER_S = 4.0
-DISK = "160m"
+DISK, HOME_DISK = "160m", "600m"
 NAME = "matrix"
 # A start takes some seconds; on a machine that others use as well it may take a minute.
 START_S = 240.0
@@ -65,6 +65,8 @@ class Bench:
         ends.enter_context(patch.object(tempfile, "tempdir", str(self.temporary)))
         self.disk = SmallDisk.mounted(home / "disk", DISK)
         ends.callback(self.disk.close)
+        self.home_disk = SmallDisk.mounted(home / "home", HOME_DISK)
+        ends.callback(self.home_disk.close)
         self.stack, proxy, proxied = Stack(home / "stack"), ports.free_port(), ports.free_port()
         self.stack.broker = ProxiedBroker(**vars(self.stack.broker), proxy=proxy, proxied=proxied)
         ends.callback(self.stack.down, wipe=True)
@@ -91,7 +93,6 @@ class Bench:
         self.points = home / "points"
         self.points.mkdir()
         ends.enter_context(patch.dict(os.environ, ROLLFORWARD_FAILPOINTS=str(self.points)))
-        self.settings.home.mkdir(parents=True, exist_ok=True)
         # The input comes from elsewhere, and the auditor is nobody's neighbour.
         direct = self.stack.status().bootstrap_servers or ""
         self._beside = self.settings.model_copy(update={"bootstrap_servers": direct})
@@ -263,6 +264,10 @@ class Bench:
     def told(self, text: str) -> int:
         """How often the drivers' log says that."""
         return control.driver_log(self.settings, NAME).read_text(errors="replace").count(text)
+
+    def log_size(self) -> int:
+        """Bytes of the drivers' log."""
+        return control.driver_log(self.settings, NAME).stat().st_size
 
     def tail(self, lines: int = 30) -> str:
         """The end of the driver's log."""
