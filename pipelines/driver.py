@@ -60,6 +60,7 @@ def run(name: str, *, until_end: bool) -> None:
 
         print(json.dumps(run_pipeline(name, settings, until_end=until_end)), flush=True)
     finally:
+        jvm.end()
         jvm.remove_files(work)
 
 

@@ -59,7 +59,7 @@ _LOOK_S = 0.02
 _ABORT_S = 0.5
 # How often what is starting is looked at, and how long Spark may take to start: beside others, or on a cluster that is busy.
 _STARTING_S = 0.02
-_SPARK_S = 300.0
+_SPARK_S = 180.0
 # How long reports of batches may take that the registry has not got yet.
 _REPORTS_S = 5.0
 # How long store servers may take to end, by how much the stop is in a hurry.

@@ -39,7 +39,7 @@ class PipelineDefinition:
 
 
 class DriverRow(Base):
-    """The newest driver of a pipeline. `state` is starting, recovering, running, stopped, failed or fenced."""
+    """The newest driver of a pipeline. `state` is starting, recovering, running, stopping, stopped, failed or fenced."""
 
     __tablename__ = "drivers"
     pipeline: Mapped[str] = mapped_column(String(100), primary_key=True)

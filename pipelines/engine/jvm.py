@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,16 @@ def launched(settings: Settings, work: Path) -> Any:
     """The gateway to this process's JVM, once that answers; it is launched if nobody has."""
     SparkContext._ensure_initialized(conf=spark_conf(settings, work))
     return SparkContext._gateway
+
+
+def end() -> None:
+    """Kill every JVM of this process, also one that has never answered: one that is stopped would outlive it."""
+    import psutil
+
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if child.name() == "java":
+                child.kill()
 
 
 def remove_files(work: Path) -> None:

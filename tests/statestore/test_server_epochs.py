@@ -85,3 +85,20 @@ def test_a_task_waits_for_the_driver_that_opens_it(world: TaskWorld, client: Sto
     client.open_task(world.spec, older)
     with pytest.raises(Unavailable, match="still an older driver's"):
         stage(client, older + 1, b"newer")
+
+
+def test_a_pipeline_that_was_dropped_and_deployed_again_begins_with_small_epochs(
+    world: TaskWorld, client: StoreClient, kafka: str, tmp_path: Path
+) -> None:
+    world.start_driver()
+    newest = world.start_driver()
+    client.open_task(world.spec, newest)
+    again = TaskWorld(kafka, f"{world.spec.pipeline}-again", tmp_path / "again", None)
+    epoch = again.start_driver()
+    assert epoch < newest and again.spec.name == world.spec.name
+    # Its batches topic is another one: who was first there says nothing here.
+    client.open_task(again.spec, epoch)
+    stage(client, epoch, b"again")
+    assert commit(client, epoch)
+    assert stored(client, epoch) == bytes(8) + b"again"
+    again.close()
