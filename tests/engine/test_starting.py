@@ -46,7 +46,7 @@ def test_a_signal_is_heard_whatever_it_interrupts(tmp_path: Path) -> None:
     try:
         driver.listen()
         # Its lock, which is held for a moment whenever the main thread waits for the stop, is not reentrant.
-        with driver._stop._cond:
+        with driver._stop._cond:  # type: ignore[attr-defined]
             signal.raise_signal(signal.SIGTERM)
         await_("the stop", driver._stop.is_set, 10)
     finally:

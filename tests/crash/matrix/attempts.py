@@ -42,19 +42,21 @@ class Duplicates:
             # A driver that starts again has none yet.
             return self._staged
         server = self._choose.choice(servers)
-        try:
-            with StoreClient(server["socket"], timeout_s=5) as client:
-                self._staged += self._stage(client, self._choose.choice(self._tasks(server)))
-        except RollforwardError as error:
-            print(f"    duplicate: {str(error)[:120]}", flush=True)
+        self._try(server, self._choose.choice(self._tasks(server)))
         return self._staged
 
     def stage_all(self) -> None:
         """Try on every task that has a store."""
         for server in present(self._bench.registry.driver(NAME)).servers:
+            for task in self._tasks(server):
+                self._try(server, task)
+
+    def _try(self, server: dict[str, Any], task: str) -> None:
+        try:
             with StoreClient(server["socket"], timeout_s=5) as client:
-                for task in self._tasks(server):
-                    self._staged += self._stage(client, task)
+                self._staged += self._stage(client, task)
+        except RollforwardError as error:
+            print(f"    duplicate: {str(error)[:120]}", flush=True)
 
     def _tasks(self, server: dict[str, Any]) -> list[str]:
         """Those with a store."""
