@@ -98,6 +98,6 @@ def _snapshots(settings: Settings, registry: Registry, pipeline: str, query: Que
 
 
 def _dead_letters(settings: Settings, registry: Registry, pipeline: str, query: Query) -> Finding:
-    count = registry.bad_records(pipeline, query.name, since=time.time() - DAY_S)
+    count = registry.dead_letters(pipeline, query.name, since=time.time() - DAY_S)
     bound = settings.check_dead_letters_max
-    return Finding("dead_letters", count <= bound, f"{count} bad records in a day, {bound} are allowed", float(count))
+    return Finding("dead_letters", count <= bound, f"{count} dead letters in a day, {bound} are allowed", float(count))

@@ -71,7 +71,7 @@ class Totals:
     """What a run did."""
 
     records: int = 0
-    bad_records: int = 0
+    dead_letters: int = 0
     late_records: int = 0
     batches: int = 0
 
@@ -401,7 +401,7 @@ class PipelineDriver:
 
     def _done(self, done: BatchDone) -> None:
         self.totals.records += done.records
-        self.totals.bad_records += done.bad_records
+        self.totals.dead_letters += done.dead_letters
         self.totals.late_records += done.late_records
         self.totals.batches += 1
         self._metrics.batch_done(done)
@@ -463,7 +463,7 @@ def run_pipeline(name: str, settings: Settings, *, until_end: bool) -> dict[str,
     return {
         "pipeline": name,
         "records": totals.records,
-        "bad_records": totals.bad_records,
+        "dead_letters": totals.dead_letters,
         "late_records": totals.late_records,
         "seconds": round(seconds, 3),
         "records_per_s": round(totals.records / seconds, 1),

@@ -64,7 +64,8 @@ class BatchRow(Base):
     query: Mapped[str] = mapped_column(String(100))
     batch: Mapped[int] = mapped_column(BigInteger)
     records: Mapped[int] = mapped_column(BigInteger)
-    bad_records: Mapped[int] = mapped_column(BigInteger)
+    # The column has its first name.
+    dead_letters: Mapped[int] = mapped_column("bad_records", BigInteger)
     late_records: Mapped[int] = mapped_column(BigInteger, default=0)
     changed_keys: Mapped[int] = mapped_column(BigInteger)
     seconds: Mapped[float] = mapped_column(Float)
@@ -229,11 +230,11 @@ class Registry:
         with self._session() as session:
             return list(session.scalars(mine.order_by(BatchRow.id.desc()).limit(limit)))
 
-    def bad_records(self, pipeline: str, query: str, *, since: float) -> int:
+    def dead_letters(self, pipeline: str, query: str, *, since: float) -> int:
         """Bad records in the kept batches of a query that finished at or after `since`."""
         mine = (BatchRow.pipeline == pipeline, BatchRow.query == query, BatchRow.finished_at >= since)
         with self._session() as session:
-            return int(session.scalar(select(func.coalesce(func.sum(BatchRow.bad_records), 0)).where(*mine)) or 0)
+            return int(session.scalar(select(func.coalesce(func.sum(BatchRow.dead_letters), 0)).where(*mine)) or 0)
 
     def newest_batches(self, pipeline: str | None = None) -> list[BatchRow]:
         """The newest batch of each query, of one pipeline or of all."""

@@ -88,7 +88,8 @@ class Settings(BaseSettings):
         100, description="of one batch: one with as many records that fail ends behind the last of them"
     )
     answer_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        20.0, description="a store server, JVM or Spark worker that is silent for so long is killed and replaced"
+        20.0,
+        description="a store server or JVM that is silent, or a Spark worker that is stopped, for so long is killed and replaced",
     )
     accept_loss: bool = Field(False, description="go on where source records were deleted before they were read")
     transactions: bool = Field(True, description="off: no exactly-once, for comparison only")
@@ -125,7 +126,7 @@ class Settings(BaseSettings):
         3600.0, description="check `snapshot_age` fails for a task whose newest snapshot is older"
     )
     check_dead_letters_max: Annotated[int, Field(ge=0)] = Field(
-        0, description="check `dead_letters` fails for more bad records than this in the kept batches of a day"
+        0, description="check `dead_letters` fails for more dead letters than this in the kept batches of a day"
     )
     snapshot_url: str = Field(
         "", description="snapshots: s3://bucket/prefix, file:///folder, or off; default: a folder in <home>"

@@ -104,7 +104,7 @@ def _events(row: BatchRow, keys: Mapping[str, PipelineKeys]) -> Iterable[dg.Asse
         metadata={
             **identity,
             "records": row.records,
-            "bad records": row.bad_records,
+            "dead letters": row.dead_letters,
             "late records": row.late_records,
             "changed keys": row.changed_keys,
             "seconds": round(row.seconds, 3),

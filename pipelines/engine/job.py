@@ -42,13 +42,13 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """What a successful job has read and staged. `bad_records` did not decode; `read_bytes` are those of all values.
+    """What a successful job has read and staged. `dead_letters` did not decode; `read_bytes` are those of all values.
 
     `by_spark` is false where no job was needed.
     """
 
     records: int
-    bad_records: int
+    dead_letters: int
     results: tuple[TaskResult, ...]
     read_bytes: int = 0
     by_spark: bool = True

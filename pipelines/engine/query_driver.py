@@ -78,7 +78,7 @@ class BatchDone:
     query: str
     batch: int
     records: int
-    bad_records: int
+    dead_letters: int
     late_records: int
     changed_keys: int
     seconds: float
@@ -376,7 +376,7 @@ class QueryDriver:
             query=self.query.name,
             batch=planned.batch,
             records=staged.records,
-            bad_records=staged.bad_records,
+            dead_letters=staged.dead_letters,
             late_records=sum(result.dropped for result in staged.results),
             changed_keys=sum(result.rows for result in staged.results),
             seconds=seconds,
@@ -387,7 +387,7 @@ class QueryDriver:
             offsets={str(r.partition): [r.start, r.end] for r in planned.ranges},
         )
         self._log.info(
-            "batch done", batch=done.batch, records=done.records, bad=done.bad_records, seconds=round(seconds, 3)
+            "batch done", batch=done.batch, records=done.records, bad=done.dead_letters, seconds=round(seconds, 3)
         )
         self._on_done(done)
 

@@ -93,7 +93,7 @@ class RecomputeJob:
         rows = collected(frame, large=self.job.large_rows)
         staged = counts.staged([row for row in rows if row.rows > 0])
         sums = {name: sum(row[name] for row in rows) for name in _FIGURES}
-        return Staged(replace(staged, bad_records=0), Compared(len(rows), staged.records, **sums))
+        return Staged(replace(staged, dead_letters=0), Compared(len(rows), staged.records, **sums))
 
     def try_out(self, records: Input, refused: dict[tuple[int, int], str]) -> None:
         """Compute everything and stage nothing. Raises what Spark raises."""

@@ -43,10 +43,10 @@ DRIVER_MEMORY = _gauge("driver_memory_bytes", "resident memory of the driver and
 GATHERED = _gauge("gathered_timestamp_seconds", "when the gathered figures were last brought together")
 
 RECORDS = _counter("records", "input records in finished batches", "query")
-BAD_RECORDS = _counter("dead_letter_records", "records that went to the dead letters", "query")
+DEAD_LETTERS = _counter("dead_letter_records", "records that went to the dead letters", "query")
 LATE_RECORDS = _counter(
     "expired_window_record_drop",
-    "windows that records came too late for; Kafka Streams' expired-window-record-drop",
+    "late records, once for each window; Kafka Streams' expired-window-record-drop",
     "query",
 )
 CHANGED = _counter("changed_keys", "keys that batches changed", "query")
@@ -60,7 +60,12 @@ LAST_COMMIT = _gauge(
 )
 BATCH = _gauge("newest_batch", "number of the newest finished batch; -1 before the first", "query")
 EPOCH = _gauge("driver_epoch", "the query's epoch: it rises with every driver", "query")
-LAG = _gauge("source_lag_records", "records of the source partition that no finished batch holds", "query", "partition")
+LAG = _gauge(
+    "source_lag_records",
+    "offsets of the source partition that no finished batch holds, also those that are no records",
+    "query",
+    "partition",
+)
 
 SERVER_UP = _gauge("store_server_up", "1 for a store server that answers, 0 for one that does not", "server")
 TASK_RUNNING = _gauge("task_running", "1 for a task that is open, 0 for one that recovers or failed", "query", "task")
@@ -99,7 +104,7 @@ SNAPSHOT_LOSS = _gauge(
 PARTS = {
     "The driver": (DRIVER_STATE, DRIVER_STARTED, DRIVER_MEMORY, GATHERED),
     "Batches of a query": (
-        *(RECORDS, BAD_RECORDS, LATE_RECORDS, CHANGED, BATCHES),
+        *(RECORDS, DEAD_LETTERS, LATE_RECORDS, CHANGED, BATCHES),
         *(BATCH_SECONDS, COMMIT_SECONDS, LAST_COMMIT, BATCH, EPOCH, LAG),
     ),
     "Store servers, tasks and stores": (

@@ -79,7 +79,7 @@ class DriverMetrics:
         """A batch was finished."""
         query = done.query
         self._counter(names.RECORDS, query).inc(done.records)
-        self._counter(names.BAD_RECORDS, query).inc(done.bad_records)
+        self._counter(names.DEAD_LETTERS, query).inc(done.dead_letters)
         self._counter(names.LATE_RECORDS, query).inc(done.late_records)
         self._counter(names.CHANGED, query).inc(done.changed_keys)
         self._counter(names.BATCHES, query).inc()

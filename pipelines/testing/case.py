@@ -39,11 +39,6 @@ def read_folder(folder: Path) -> Case:
     return Case(folder.name, statements, inputs, read_records(folder / OUTPUT, "outputs"))
 
 
-def is_case(folder: Path) -> bool:
-    """Whether the folder holds a case."""
-    return (folder / STATEMENTS).is_file()
-
-
 def case_folders(root: Path) -> list[Path]:
     """Every subfolder that is a case, sorted. Raises `InvalidInput` if there is none."""
     if not root.is_dir():

@@ -20,7 +20,6 @@ from typing import Any
 
 from statestore.errors import InvalidInput, RollforwardError
 
-Transferred = Callable[[int], None]
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
 

@@ -85,7 +85,7 @@ def test_a_driver_is_scraped_as_long_as_it_is_to_run(
     query = batches[0].query
     for name, counted in {
         "rollforward_records_total": sum(batch.records for batch in batches),
-        "rollforward_dead_letter_records_total": sum(batch.bad_records for batch in batches),
+        "rollforward_dead_letter_records_total": sum(batch.dead_letters for batch in batches),
         "rollforward_changed_keys_total": sum(batch.changed_keys for batch in batches),
         "rollforward_batches_total": len(batches),
         "rollforward_batch_seconds_count": len(batches),

@@ -81,7 +81,7 @@ class World:
                     query=query,
                     batch=batch,
                     records=1000 + batch,
-                    bad_records=1,
+                    dead_letters=1,
                     changed_keys=10,
                     seconds=0.5,
                     commit_seconds=0.02,

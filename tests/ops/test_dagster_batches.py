@@ -60,7 +60,7 @@ def test_figures_are_numbers(world: World, instance: dg.DagsterInstance) -> None
     assert numbers == {
         "batch": 0,
         "records": 1000,
-        "bad records": 1,
+        "dead letters": 1,
         "late records": 0,
         "changed keys": 10,
         "seconds": 0.5,
