@@ -26,7 +26,7 @@ from pipelines.engine.input import Input
 from pipelines.engine.isolate import by_place, data_error
 from pipelines.engine.job import Job, StagedBatch
 from pipelines.engine.jobs import job_of
-from pipelines.engine.line import line_up
+from pipelines.engine.line import LINE
 from pipelines.engine.recompute import Compared, RecomputeJob
 from pipelines.engine.recomputing import period_of
 from pipelines.engine.resultlimit import ANY, ResultLimit
@@ -75,9 +75,9 @@ class Stager:
         """Compute in a session of the query's own, made from this one."""
         self._spark = spark
 
-    @property
-    def _own_session(self) -> SparkSession:
-        """The query's session, once Spark is up. The thread that asks gives its next job in the query's name."""
+    @contextmanager
+    def _own_session(self, *, long: bool = False) -> Iterator[SparkSession]:
+        """The query's session, once Spark is up, for one job of this thread in the query's name. `long`: it may take minutes."""
         with self._claiming:
             if self._session is None:
                 self._session = self._spark.result().newSession()
@@ -86,8 +86,8 @@ class Stager:
             # One query's job can be cancelled by the query's name.
             context.setJobGroup(self._query.name, f"batches of {self._query.name}")
             self._claimed.done = True
-        line_up(context)
-        return self._session
+        with LINE.place(context, long=long):
+            yield self._session
 
     def cancel(self) -> None:
         """Make Spark give up the job of now, if there is one. Its batch fails and is tried again."""
@@ -103,8 +103,9 @@ class Stager:
         """Run the query's job over nothing, so that the first batch that is not small finds compiled plans and workers."""
         try:
             if self._may_be_small:
-                nothing = Input(self._own_session, ())
-                job_of(self._query).try_out(nothing, Exchange(self._query.name, self.epoch, -1, ()), {})
+                with self._own_session() as session:
+                    nothing = Exchange(self._query.name, self.epoch, -1, ())
+                    job_of(self._query).try_out(Input(session, ()), nothing, {})
         finally:
             self._warm.set()
 
@@ -127,9 +128,10 @@ class Stager:
             # What was planned has been deleted since.
             return StagedBatch(0, 0, ())
         self._log.info("staging", batch=planned.batch, epoch=self.epoch)
-        read = self._source.input(self._own_session, planned.ranges)
-        with self._waiting(planned, after) as exchange:
-            staged = self._job(query, planned).run(read, exchange, by_place(planned.refused))
+        with self._own_session() as session:
+            read = self._source.input(session, planned.ranges)
+            with self._waiting(planned, after) as exchange:
+                staged = self._job(query, planned).run(read, exchange, by_place(planned.refused))
         self._log.info("staged", batch=planned.batch, epoch=self.epoch, records=staged.records)
         reach("driver.job-done")
         return staged
@@ -170,9 +172,10 @@ class Stager:
             return StagedBatch(0, 0, ())
         self._log.info("computing a period again", batch=planned.batch, request=recompute.request)
         job = RecomputeJob(query, period_of(recompute, dry_run=dry_run))
-        read = self._source.input(self._own_session, recompute.ranges)
-        with self._waiting(planned) as exchange:
-            staged = job.run(read, exchange, by_place(planned.refused))
+        with self._own_session(long=True) as session:
+            read = self._source.input(session, recompute.ranges)
+            with self._waiting(planned) as exchange:
+                staged = job.run(read, exchange, by_place(planned.refused))
         self.compared = staged.compared
         self._log.info("period is computed", batch=planned.batch, **staged.compared.to_json())
         reach("driver.recomputed")
@@ -180,13 +183,15 @@ class Stager:
 
     def failure(self, query: Query, planned: Planned, ranges: tuple[Range, ...]) -> str | None:
         """Why the batch fails of records in these ranges, staging nothing; None where it does not."""
-        read, known = self._source.input(self._own_session, ranges), by_place(planned.refused)
+        known = by_place(planned.refused)
         try:
-            if planned.recompute is None:
-                with self._waiting(planned) as exchange:
-                    self._job(query, planned).try_out(read, exchange, known)
-            else:
-                RecomputeJob(query, period_of(planned.recompute)).try_out(read, known)
+            with self._own_session(long=planned.recompute is not None) as session:
+                read = self._source.input(session, ranges)
+                if planned.recompute is None:
+                    with self._waiting(planned) as exchange:
+                        self._job(query, planned).try_out(read, exchange, known)
+                else:
+                    RecomputeJob(query, period_of(planned.recompute)).try_out(read, known)
         except (PySparkException, Py4JJavaError) as error:
             reason = data_error(error)
             if reason is None:

@@ -21,7 +21,16 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 def test_the_newest_batches_and_recoveries_are_kept(observed: Registry) -> None:
     for number in range(12):
         figures = dict.fromkeys(
-            ("records", "dead_letters", "changed_keys", "seconds", "commit_seconds", "lag", "state_keys", "state_bytes"),
+            (
+                "records",
+                "dead_letters",
+                "changed_keys",
+                "seconds",
+                "commit_seconds",
+                "lag",
+                "state_keys",
+                "state_bytes",
+            ),
             0,
         )
         observed.add_batch(
