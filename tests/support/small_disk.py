@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,18 +25,22 @@ class SmallDisk:
         return cls(path)
 
     @contextmanager
-    def full(self) -> Iterator[None]:
-        """No byte is free meanwhile."""
+    def full(self) -> Iterator[Callable[[], None]]:
+        """No byte is free. Gives what makes it so again when something was deleted meanwhile."""
         ballast = self.path / "ballast"
-        try:
-            with ballast.open("wb", buffering=0) as file:
+
+        def fill() -> None:
+            with ballast.open("ab", buffering=0) as file:
                 try:
                     while True:
                         file.write(b"\0" * _CHUNK)
                 except OSError as error:
                     if error.errno != errno.ENOSPC:
                         raise
-            yield
+
+        try:
+            fill()
+            yield fill
         finally:
             ballast.unlink()
 

@@ -265,10 +265,6 @@ class Bench:
         """How often the drivers' log says that."""
         return control.driver_log(self.settings, NAME).read_text(errors="replace").count(text)
 
-    def log_size(self) -> int:
-        """Bytes of the drivers' log."""
-        return control.driver_log(self.settings, NAME).stat().st_size
-
     def tail(self, lines: int = 30) -> str:
         """The end of the driver's log."""
         text = control.driver_log(self.settings, NAME).read_text(errors="replace").splitlines()[-lines:]

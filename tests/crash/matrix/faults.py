@@ -37,8 +37,6 @@ FAULTS: dict[str, Fault] = {}
 ZOMBIE_S = TRANSACTION_S + 4.0
 # Ways of recovery that need nothing of the local disk.
 FROM_NOTHING = {"full replay", "snapshot"}
-# What a file on a full disk may still grow by.
-PAGE = 4096
 
 
 def fault(function: Fault) -> Fault:
@@ -331,10 +329,10 @@ def disk_full(bench: Bench, choose: random.Random) -> None:
 @fault
 def home_full(bench: Bench, choose: random.Random) -> None:
     """No room for the registry, the logs, Spark's shuffles and snapshots. What cannot be told is not told."""
-    with bench.home_disk.full():
-        size = bench.log_size()
-        time.sleep(15)
-        assert bench.log_size() - size < PAGE, "there was room for the log"
+    with bench.home_disk.full() as fill:
+        for _ in range(60):
+            time.sleep(0.25)
+            fill()
 
 
 def _delete(*which: str) -> Fault:
