@@ -53,14 +53,14 @@ def run(name: str, *, until_end: bool) -> None:
     """Launch the JVM, import the driver meanwhile, run it and print the figures. Raises what ended it early."""
     settings = load_settings()
     work = spark_folder(settings.home, require_name(name, "pipeline"))
-    jvm.launch(settings, work)
+    launching = jvm.launch(settings, work)
     try:
         # Takes about as long as the JVM.
         from pipelines.pipeline_driver import run_pipeline
 
         print(json.dumps(run_pipeline(name, settings, until_end=until_end)), flush=True)
     finally:
-        jvm.end()
+        jvm.end(launching)
         jvm.remove_files(work)
 
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ JIT = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+# How long the end of a launch is waited for.
+_END_S = 5.0
 _SOCKET_PATH_MAX = 107
 # Spark names a socket in our folder with `/.` and a UUID and `.sock`, and a few more to be safe.
 _SOCKET_NAME = 44
@@ -58,14 +61,22 @@ def launched(settings: Settings, work: Path) -> Any:
     return SparkContext._gateway
 
 
-def end() -> None:
-    """Kill every JVM of this process, also one that has never answered: one that is stopped would outlive it."""
+def end(launching: threading.Thread) -> None:
+    """Kill every JVM of this process, also one that has never answered: one that is stopped would outlive it.
+
+    Whoever launches one has a temporary folder until it answers, and removes it when it has died.
+    """
     import psutil
 
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            if child.name() == "java":
-                child.kill()
+    deadline = time.monotonic() + _END_S
+    while True:
+        for child in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):
+                if child.name() == "java":
+                    child.kill()
+        launching.join(0.1)
+        if not launching.is_alive() or time.monotonic() > deadline:
+            return
 
 
 def remove_files(work: Path) -> None:
