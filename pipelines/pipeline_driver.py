@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +22,6 @@ from typing import Any, TypeVar
 import psutil
 import structlog
 from pyspark.sql import SparkSession
-from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines import names
 from pipelines.deploy import deployed_queries, require_unchanged
@@ -36,21 +33,21 @@ from pipelines.engine.recomputing import Requests
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.spark import start_session, start_workers
 from pipelines.engine.watch import Watch
+from pipelines.heart import Heart
 from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
 from pipelines.metastore.service import Metastore
 from pipelines.metrics.driver import DriverMetrics
 from pipelines.processes import remove_left
 from pipelines.recomputes import Recomputes
 from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
-from pipelines.reports import Reports
 from pipelines.settings import Settings
+from pipelines.stopsignals import StopSignals
 from pipelines.traces import traces_of
 from statestore.errors import Fenced, RollforwardError, Unavailable
 from statestore.kafka.admin import Admin
 
 log = structlog.get_logger()
 Done = TypeVar("Done")
-_HEARTBEAT_S = 2.0
 # How long the other queries' batches may take when an error ends the driver: nobody waits for it who could say.
 _PATIENCE_S = 60.0
 # How often it is looked whether what is waited for has ended.
@@ -60,8 +57,6 @@ _ABORT_S = 0.5
 # How often what is starting is looked at, and how long Spark may take to start: beside others, or on a cluster that is busy.
 _STARTING_S = 0.02
 _SPARK_S = 180.0
-# How long reports of batches may take that the registry has not got yet.
-_REPORTS_S = 5.0
 # How long store servers may take to end, by how much the stop is in a hurry.
 _SERVERS_S = {0: 10.0, 1: 10.0, 2: 1.0, 3: 0.1}
 
@@ -89,13 +84,9 @@ class PipelineDriver:
         self._registry = registry
         self._until_end = until_end
         self._state = "starting"
-        self._ended = threading.Event()
         self._stop = threading.Event()
-        # Whoever starts the pipeline has to see at once that this driver is about to end.
-        self._tell_now = threading.Event()
         # Whoever asks for the stop says how long it may take, by asking again.
         self._asked = 0
-        self._signals: int | None = None
         self._aborted = threading.Event()
         self._hurried = threading.Event()
         self._quiet = threading.Event()
@@ -104,11 +95,8 @@ class PipelineDriver:
         self._spark_until = math.inf
         self._seen_spark = False
         self._begun: list[Future[None]] = []
-        self._reports = Reports(pipeline.name)
-        self._telling = threading.Lock()
-        self._recomputes = Recomputes(registry.engine)
-        # Queries with a period to be computed again, as the heartbeat has seen last.
-        self._requested: frozenset[str] = frozenset()
+        self.signals = StopSignals(self.request_stop)
+        self._heart = Heart(pipeline.name, registry, self._look, self._stop_if_wanted)
         self._drivers: list[QueryDriver] = []
         self._work = names.spark_folder(settings.home, pipeline.name)
         self._servers = StoreServers(
@@ -134,7 +122,8 @@ class PipelineDriver:
         """Stop when the open batches are done. Asked a second time: give them up; a third time: wait for nothing more."""
         self._asked += 1
         self._stop.set()
-        self._tell_now.set()
+        # Whoever starts the pipeline has to see at once that this driver is about to end.
+        self._heart.beat_now()
         if self._asked == 2:
             self._aborted.set()
             # In a thread of its own, since a third request has to be heard meanwhile.
@@ -154,36 +143,9 @@ class PipelineDriver:
                 thread.join()
             self._quiet.wait(_ABORT_S)
 
-    def listen(self) -> None:
-        """Take SIGTERM and SIGINT as the wish to stop.
-
-        The handler only writes to a pipe: it comes in the middle of anything, also of what holds a lock that it would need.
-        """
-        if self._signals is None:
-            heard, self._signals = os.pipe()
-            threading.Thread(target=self._hear, args=(heard,), daemon=True, name="signals").start()
-        pipe = self._signals
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: os.write(pipe, b"."))
-
-    def _hear(self, pipe: int) -> None:
-        while os.read(pipe, 1):
-            self.request_stop()
-
     def run(self) -> None:
         """Run until stopped, or until the end of the input. Raises what ended it."""
-        registry = self._registry
-        process = psutil.Process()
-        registry.driver_started(
-            self.name,
-            pid=process.pid,
-            process_started=process.create_time(),
-            host=socket.gethostname(),
-            metrics_port=self._metrics.start(),
-        )
-        self._tell(self._look_for_requests)
-        heart = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
-        heart.start()
+        self._heart.start(metrics_port=self._metrics.start())
         try:
             self._start()
             self._watch()
@@ -208,14 +170,14 @@ class PipelineDriver:
         self._spark_until = time.monotonic() + _SPARK_S
         _beside(self._spark, self._start_spark)
         for query in deployed:
-            is_waiting = partial(self._is_requested, query.query.name)
-            requests = Requests(self._recomputes, self.name, query.query.name, is_waiting)
+            is_waiting = partial(self._heart.is_requested, query.query.name)
+            requests = Requests(Recomputes(self._registry.engine), self.name, query.query.name, is_waiting)
             driver = QueryDriver(query, settings, self._servers, self._done, requests, self._traces)
             self._drivers.append(driver)
             driver.own()
             self._servers.assign(query.task_specs(settings.states), driver.epoch)
         self._state = "recovering"
-        self._seen()
+        self._heart.beat_now()
         self._servers.ensure("start")
         for driver in self._drivers:
             driver.use(self._spark)
@@ -237,12 +199,13 @@ class PipelineDriver:
             each.result()
         if is_up and len(over) == len(self._begun):
             self._state = "running"
-            self._tell_now.set()
+            self._heart.beat_now()
 
     def _spark_is_up(self, session: SparkSession) -> None:
-        self._tell(lambda: self._registry.spark_page(self.name, pid=os.getpid(), url=session.sparkContext.uiWebUrl))
+        url = session.sparkContext.uiWebUrl
+        self._heart.report(lambda registry: registry.spark_page(self.name, pid=os.getpid(), url=url))
         # Spark's context may have put a handler of its own in the place of ours, which only the main thread can undo.
-        self.listen()
+        self.signals.listen()
         # Again: the JVM of a driver that was killed may have written until now.
         remove_left(self._work.parent, f"{self.name}-")
         log.info("spark is up", pipeline=self.name)
@@ -281,7 +244,7 @@ class PipelineDriver:
     def _end(self, state: str, error: str) -> None:
         """Let running batches finish, then stop everything."""
         self._state = "stopping"
-        self._tell_now.set()
+        self._heart.beat_now()
         for driver in self._drivers:
             driver.stopping.set()
         self._await_batches(math.inf if state == "stopped" else _PATIENCE_S)
@@ -296,13 +259,7 @@ class PipelineDriver:
         self._attempt(self._watcher.end_jvm)
         self._attempt(self._traces.close)
         remove_files(self._work)
-        self._reports.close(_REPORTS_S)
-        pid = os.getpid()
-        # Nothing may be told behind this.
-        with self._telling:
-            self._ended.set()
-            self._tell(lambda: self._registry.driver_seen(self.name, pid=pid, state=state, error=error, servers=[]))
-        self._tell_now.set()
+        self._heart.end(state, error)
 
     def _await_batches(self, patience_s: float) -> None:
         """Return when no batch is running and none will begin, or when nobody waits for one any more."""
@@ -353,18 +310,9 @@ class PipelineDriver:
 
     # What others see.
 
-    def _beat(self) -> None:
-        while True:
-            self._tell_now.wait(_HEARTBEAT_S)
-            self._tell_now.clear()
-            if self._ended.is_set():
-                return
-            self._attempt(self._seen)
-            self._attempt(lambda: self._tell(self._look_for_requests))
-            if not self._until_end:
-                self._attempt(lambda: self._tell(self._stop_if_wanted))
-
     def _stop_if_wanted(self) -> None:
+        if self._until_end:
+            return
         is_newest = False
         try:
             is_newest = self._metastore.refresh() is None
@@ -379,25 +327,16 @@ class PipelineDriver:
         if row is not None and row.desired == STOPPED:
             self._stop.set()
 
-    def _look_for_requests(self) -> None:
-        self._requested = self._recomputes.waiting(self.name)
-
-    def _is_requested(self, query: str) -> bool:
-        return query in self._requested
-
-    def _seen(self) -> None:
+    def _look(self) -> tuple[str, list[dict[str, Any]]]:
         state = self._seen_state()
-        servers = self._servers.describe(restoring=state == "recovering")
-        with self._telling:
-            if not self._ended.is_set():
-                self._tell(lambda: self._registry.driver_seen(self.name, pid=os.getpid(), state=state, servers=servers))
+        return state, self._servers.describe(restoring=state == "recovering")
 
     def _seen_state(self) -> str:
         return "stopping" if self._stop.is_set() else self._state
 
     def _opened(self, cause: str, opened: dict[str, Any]) -> None:
         self._metrics.task_opened(opened)
-        self._reports.put(lambda: self._registry.add_recovery(self.name, cause, opened))
+        self._heart.report(lambda registry: registry.add_recovery(self.name, cause, opened))
 
     def _done(self, done: BatchDone) -> None:
         self.totals.records += done.records
@@ -406,14 +345,7 @@ class PipelineDriver:
         self.totals.batches += 1
         self._metrics.batch_done(done)
         row = BatchRow(pipeline=self.name, finished_at=time.time(), **vars(done))
-        self._reports.put(lambda: self._registry.add_batch(row))
-
-    def _tell(self, report: Callable[[], object]) -> None:
-        """Write to the registry. It informs and decides nothing, so the stream goes on without it."""
-        try:
-            report()
-        except SQLAlchemyError as error:
-            log.warning("registry cannot be reached", pipeline=self.name, error=str(error).splitlines()[0])
+        self._heart.report(lambda registry: registry.add_batch(row))
 
 
 def _beside(future: Future[Done], work: Callable[[], Done]) -> Future[Done]:
@@ -452,7 +384,7 @@ def run_pipeline(name: str, settings: Settings, *, until_end: bool) -> dict[str,
     registry = Registry(settings.metastore)
     refresh(settings)
     driver = PipelineDriver(registry.pipeline(name), settings, registry, until_end=until_end)
-    driver.listen()
+    driver.signals.listen()
     started = time.monotonic()
     try:
         driver.run()

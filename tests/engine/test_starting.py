@@ -44,7 +44,7 @@ def test_a_signal_is_heard_whatever_it_interrupts(tmp_path: Path) -> None:
     definition = PipelineDefinition(name="p", sql="", sources=[], queries=[], deployed_at=0.0)
     driver = PipelineDriver(definition, settings, registry, until_end=False)
     try:
-        driver.listen()
+        driver.signals.listen()
         # Its lock, which is held for a moment whenever the main thread waits for the stop, is not reentrant.
         with driver._stop._cond:  # type: ignore[attr-defined]
             signal.raise_signal(signal.SIGTERM)

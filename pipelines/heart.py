@@ -1,0 +1,113 @@
+"""What others see of a driver: its row in the registry, kept fresh, and the reports of what it has done.
+
+The registry informs and decides nothing, so that the stream goes on without it: nobody waits for it but this heart.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from pipelines.recomputes import Recomputes
+from pipelines.registry import Registry
+from pipelines.reports import Reports
+
+log = structlog.get_logger()
+_EVERY_S = 2.0
+# How long reports may take, at the end, that the registry has not got yet.
+_REPORTS_S = 5.0
+
+
+class Heart:
+    """Beats every two seconds. `look` gives the driver's state and servers; `on_beat` is called with each beat."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        registry: Registry,
+        look: Callable[[], tuple[str, list[dict[str, Any]]]],
+        on_beat: Callable[[], None],
+    ) -> None:
+        self._pipeline = pipeline
+        self._registry = registry
+        self._look = look
+        self._on_beat = on_beat
+        self._recomputes = Recomputes(registry.engine)
+        # Queries with a period to be computed again, as the last beat has seen them.
+        self._requested: frozenset[str] = frozenset()
+        self._reports = Reports(pipeline)
+        self._telling = threading.Lock()
+        self._now = threading.Event()
+        self._ended = threading.Event()
+
+    def start(self, *, metrics_port: int | None) -> None:
+        """Begin the driver's row, and beat from now on. Raises what the registry raises."""
+        process = psutil.Process()
+        self._registry.driver_started(
+            self._pipeline,
+            pid=process.pid,
+            process_started=process.create_time(),
+            host=socket.gethostname(),
+            metrics_port=metrics_port,
+        )
+        self._tell(self._look_for_requests)
+        threading.Thread(target=self._beat, daemon=True, name="heartbeat").start()
+
+    def beat_now(self) -> None:
+        """Do not wait for the next beat: the state has changed."""
+        self._now.set()
+
+    def report(self, report: Callable[[Registry], object]) -> None:
+        """Write to the registry, soon and in order."""
+        self._reports.put(lambda: report(self._registry))
+
+    def is_requested(self, query: str) -> bool:
+        """Whether a period of the query waits to be computed again."""
+        return query in self._requested
+
+    def end(self, state: str, error: str) -> None:
+        """The last beat, behind all reports."""
+        self._reports.close(_REPORTS_S)
+        # Nothing may be told behind this.
+        with self._telling:
+            self._ended.set()
+            self._tell(lambda: self._write(state, [], error))
+        self._now.set()
+
+    def _beat(self) -> None:
+        while True:
+            self._now.wait(_EVERY_S)
+            self._now.clear()
+            if self._ended.is_set():
+                return
+            for step in (self._show, self._look_for_requests, self._on_beat):
+                try:
+                    self._tell(step)
+                except Exception as error:
+                    # Nobody else would beat from then on.
+                    log.warning("heartbeat failed", pipeline=self._pipeline, error=str(error)[:300])
+
+    def _show(self) -> None:
+        state, servers = self._look()
+        with self._telling:
+            if not self._ended.is_set():
+                self._write(state, servers)
+
+    def _write(self, state: str, servers: list[dict[str, Any]], error: str = "") -> None:
+        self._registry.driver_seen(self._pipeline, pid=os.getpid(), state=state, error=error, servers=servers)
+
+    def _look_for_requests(self) -> None:
+        self._requested = self._recomputes.waiting(self._pipeline)
+
+    def _tell(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except SQLAlchemyError as error:
+            log.warning("registry cannot be reached", pipeline=self._pipeline, error=str(error).splitlines()[0])
