@@ -43,7 +43,7 @@ test: setup ## run the tests (slow ones: make slow, make crash)
 	@$(BIN)/python -m pytest --reruns 1 --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 slow: setup ## run the long proofs: state machines of 10,000 steps, hundreds of random kills (others: make crash)
-	@$(BIN)/python -m pytest -m slow --timeout 3600 --ignore tests/crash --ignore tests/cluster --ignore tests/ops/test_dagster_killed.py $(TESTS)
+	@$(BIN)/python -m pytest -m slow --timeout 3600 --ignore tests/crash --ignore tests/ops/test_dagster_killed.py $(TESTS)
 
 crash: setup ## kill the job at every step of the protocol and at random moments
 	@$(BIN)/python -m pytest tests/crash tests/ops/test_dagster_killed.py -m "slow or not slow" $(TESTS)
