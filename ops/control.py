@@ -215,7 +215,7 @@ def launch(
 
 def _running(registry: Registry, name: str, on_progress: Progress) -> int | None:
     """The pid of a driver that is as it should be; one that lives and is not is ended, one that ends is waited for."""
-    row, driver, seen = registry.pipeline(name), registry.driver(name), status(registry, name)
+    row, driver = registry.pipeline(name), registry.driver(name)
     if driver is None or not is_alive(driver):
         return None
     if is_elsewhere(driver):
@@ -226,6 +226,7 @@ def _running(registry: Registry, name: str, on_progress: Progress) -> int | None
             pid=driver.pid,
             hint=f"`rollforward stop {name}` ends it there; one that is dead counts for {HEARTBEAT_STALE_S:.0f} s",
         )
+    seen = status(registry, name)
     # A deployment never changes: it is dropped and made anew, and a driver of before may not have noticed. Clocks differ.
     if is_up(seen) and driver.started_at >= row.deployed_at - _CLOCKS_S:
         return driver.pid

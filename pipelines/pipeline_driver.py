@@ -27,7 +27,7 @@ from pipelines import names
 from pipelines.deploy import deployed_queries, require_unchanged
 from pipelines.engine import loops
 from pipelines.engine.early import early
-from pipelines.engine.jvm import launched, remove_files
+from pipelines.engine.jvm import remove_files
 from pipelines.engine.query_driver import BatchDone, QueryDriver
 from pipelines.engine.recomputing import Requests
 from pipelines.engine.servers import StoreServers
@@ -213,9 +213,9 @@ class PipelineDriver:
             early(f"warm-up of {driver.query.name}", driver.warm_up)
 
     def _start_spark(self) -> SparkSession:
-        # It is looked after from its first answer: with what makes a session out of it, it may hang for ever.
-        self._watcher.also_jvm(launched(self._settings, self._work))
-        session = start_session(self._settings, f"rollforward-{self.name}", self._work)
+        # The JVM is looked after from its first answer: it may hang in what makes a session of it.
+        app, look_after = f"rollforward-{self.name}", self._watcher.also_jvm
+        session = start_session(self._settings, app, self._work, on_jvm=look_after)
         start_workers(session)
         return session
 

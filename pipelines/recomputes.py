@@ -14,7 +14,7 @@ import time
 import uuid
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Boolean, Engine, Float, String, Text, select, update
+from sqlalchemy import JSON, BigInteger, Boolean, ColumnElement, Engine, Float, String, Text, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 
 from pipelines.database import Base
@@ -68,18 +68,14 @@ class Recomputes:
 
     def next(self, pipeline: str, query: str) -> RecomputeRow | None:
         """The oldest request of a query that is not settled, also one that an earlier driver began."""
-        mine = (RecomputeRow.pipeline == pipeline, RecomputeRow.query == query)
-        open_ = select(RecomputeRow).where(*mine, RecomputeRow.state.in_((ASKED, RUNNING)))
+        open_ = select(RecomputeRow).where(*_open(pipeline), RecomputeRow.query == query)
         with self._begin() as session:
             return session.scalars(open_.order_by(RecomputeRow.asked_at).limit(1)).first()
 
     def waiting(self, pipeline: str) -> frozenset[str]:
         """The queries of a pipeline that have a request which is not settled."""
-        open_ = select(RecomputeRow.query).where(
-            RecomputeRow.pipeline == pipeline, RecomputeRow.state.in_((ASKED, RUNNING))
-        )
         with self._begin() as session:
-            return frozenset(session.scalars(open_.distinct()))
+            return frozenset(session.scalars(select(RecomputeRow.query).where(*_open(pipeline)).distinct()))
 
     def take(self, request: str) -> bool:
         """The driver begins with it; False if it was withdrawn meanwhile."""
@@ -104,3 +100,8 @@ class Recomputes:
 
     def _begin(self) -> Session:
         return self._sessions()
+
+
+def _open(pipeline: str) -> tuple[ColumnElement[bool], ...]:
+    """A pipeline's requests that are not settled."""
+    return RecomputeRow.pipeline == pipeline, RecomputeRow.state.in_((ASKED, RUNNING))

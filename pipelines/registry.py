@@ -231,7 +231,7 @@ class Registry:
             return list(session.scalars(mine.order_by(BatchRow.id.desc()).limit(limit)))
 
     def dead_letters(self, pipeline: str, query: str, *, since: float) -> int:
-        """Bad records in the kept batches of a query that finished at or after `since`."""
+        """Dead letters of the kept batches of a query that finished at or after `since`."""
         mine = (BatchRow.pipeline == pipeline, BatchRow.query == query, BatchRow.finished_at >= since)
         with self._session() as session:
             return int(session.scalar(select(func.coalesce(func.sum(BatchRow.dead_letters), 0)).where(*mine)) or 0)

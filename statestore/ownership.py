@@ -18,6 +18,16 @@ def require_newest(log: BatchesLog, epoch: int, who: str) -> None:
     _require(log.newest_epoch(), epoch, who)
 
 
+def require_newest_at_once(log: BatchesLog, epoch: int, who: str) -> None:
+    """`require_newest` for whoever may have left a transaction open on the driver's partition.
+
+    Until a new producer of the id has ended that one, nobody can read the log to its end. Whether another owner lives is
+    looked at without that first, and is waited for only where one shows.
+    """
+    if log.driver_log(uncommitted=True).epoch > epoch:
+        require_newest(log, epoch, who)
+
+
 def _require(newest: int, epoch: int, who: str) -> None:
     if newest > epoch:
         raise Fenced(

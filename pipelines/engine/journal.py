@@ -20,7 +20,7 @@ from statestore.errors import Unavailable
 from statestore.failpoints import reach
 from statestore.kafka.producer import ProducerFatal, TransactionAborted, TransactionalProducer
 from statestore.kafka.reader import Reader
-from statestore.ownership import require_newest
+from statestore.ownership import require_newest, require_newest_at_once
 
 log = structlog.get_logger()
 
@@ -106,9 +106,7 @@ class Journal:
             except (ProducerFatal, Unavailable) as error:
                 self._log.warning("driver producer lost", attempt=attempt, error=str(error))
                 self._producer.close()
-                # Nobody can read the log to its end until the new producer has ended what the old one has left open.
-                if self._reader.driver_log(uncommitted=True).epoch > self.epoch:
-                    self.require_newest()
+                require_newest_at_once(self._reader, self.epoch, self._query.name)
                 self._producer = TransactionalProducer(self._kafka, self._driver_id)
                 self._producer.init()
                 self.require_newest()

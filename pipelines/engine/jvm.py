@@ -13,7 +13,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import structlog
 from pyspark import SparkConf, SparkContext
@@ -53,12 +52,6 @@ def launch(settings: Settings, work: Path) -> threading.Thread:
     """Launch the JVM of this process beside the caller; the session that is started next uses it. Gives the thread."""
     conf = spark_conf(settings, work)
     return early("jvm", lambda: SparkContext._ensure_initialized(conf=conf))
-
-
-def launched(settings: Settings, work: Path) -> Any:
-    """The gateway to this process's JVM, once that answers; it is launched if nobody has."""
-    SparkContext._ensure_initialized(conf=spark_conf(settings, work))
-    return SparkContext._gateway
 
 
 def end(launching: threading.Thread) -> None:

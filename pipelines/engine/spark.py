@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pipelines.engine.early import early
@@ -13,9 +15,17 @@ from pipelines.engine.jvm import spark_conf
 from pipelines.settings import Settings
 
 
-def start_session(settings: Settings, app: str, work: Path) -> SparkSession:
-    """A session in this process. `work` takes Spark's own files; they can be deleted between runs."""
-    return SparkSession.builder.config(conf=spark_conf(settings, work).setAppName(app)).getOrCreate()
+def start_session(
+    settings: Settings, app: str, work: Path, *, on_jvm: Callable[[Any], None] = lambda _gateway: None
+) -> SparkSession:
+    """A session in this process. `work` takes Spark's own files; they can be deleted between runs.
+
+    `on_jvm` is given the gateway to the JVM once that answers, before a session is made of it.
+    """
+    conf = spark_conf(settings, work).setAppName(app)
+    SparkContext._ensure_initialized(conf=conf)
+    on_jvm(SparkContext._gateway)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def start_workers(session: SparkSession) -> threading.Thread:

@@ -16,7 +16,7 @@ from statestore.config import TaskSpec
 from statestore.errors import InvalidInput, RollforwardError
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
-from statestore.planning.facts import SnapshotFound, gather
+from statestore.planning.facts import Found, SnapshotFound, gather
 from statestore.planning.hazards import why_of_another_timeline
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository, Unreadable
@@ -143,8 +143,16 @@ def _look_at(
     offered = tuple(SnapshotFound("", scheme, manifest) for manifest in manifests)
     positions = () if any_timeline else tuple(one.position for one in recorded)
     found = replace(found, snapshots=offered, positions=positions)
-    chains = [manifest.steps for manifest in manifests if not why_of_another_timeline(spec, manifest, found)]
+    chains = [manifest.steps for manifest in manifests if not _is_lost(spec, manifest, found)]
     return PastTask(spec, reader, repository, found, known_of(recorded, spec.store.name, chains))
+
+
+def _is_lost(spec: TaskSpec, manifest: Manifest, found: Found) -> bool:
+    """Whether the snapshot is of a timeline that Kafka has lost, and so what it says of batches."""
+    reason = why_of_another_timeline(spec, manifest, found)
+    if reason:
+        log.error("snapshot is not of this timeline", task=spec.name, batch=manifest.batch, error=reason)
+    return bool(reason)
 
 
 def _near(repository: Repository, batch: int | None, at_ms: int | None) -> Iterator[Manifest]:

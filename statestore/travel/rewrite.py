@@ -43,7 +43,7 @@ from statestore.kafka.producer import ProducerFatal, TransactionAborted, Transac
 from statestore.kafka.reader import Reader
 from statestore.layouts import timestamped
 from statestore.layouts.local import is_local
-from statestore.ownership import require_newest
+from statestore.ownership import require_newest, require_newest_at_once
 from statestore.placement import AtIsolation, Placement
 from statestore.snapshots.service import Snapshots
 from statestore.store import Entry, Isolation
@@ -229,13 +229,9 @@ class Rewrite:
         return self._partitions
 
     def _require_done(self, batch: int, cause: Exception) -> None:
-        """The outcome is unknown: a new producer of the id ends the transaction, then the log tells.
-
-        Until it is ended nobody can read the log to its end. Whether another owner lives is looked at without that.
-        """
+        """The outcome is unknown: a new producer of the id ends the transaction, then the log tells."""
         self._producer.close()
-        if self._log.driver_log(uncommitted=True).epoch > self._epoch:
-            require_newest(self._log, self._epoch, self._driver_id)
+        require_newest_at_once(self._log, self._epoch, self._driver_id)
         self._producer = TransactionalProducer(self._config, self._driver_id)
         self._producer.init()
         require_newest(self._log, self._epoch, self._driver_id)

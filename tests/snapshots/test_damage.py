@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statestore.errors import Unavailable
+from statestore.errors import TaskCorrupted, Unavailable
 from statestore.folders import doubted
+from statestore.placement import Placement
 from statestore.planning.plan import Way
 from statestore.task import TaskState
 from tests.support.task import TaskWorld
@@ -91,9 +92,6 @@ def test_a_snapshot_from_before_the_damage_is_taken(world: TaskWorld) -> None:
 def test_what_is_not_the_files_fault_leaves_them_where_they_are(
     world: TaskWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from statestore.errors import TaskCorrupted
-    from statestore.placement import Placement
-
     world.open()
     world.commit(MANY)
 
