@@ -12,7 +12,7 @@ import structlog
 
 from pipelines.engine import jvm
 from pipelines.names import require_name, spark_folder
-from pipelines.settings import load_settings
+from pipelines.settings import AT_ONCE, load_settings
 from statestore import logs
 from statestore.errors import EXIT_FENCED, Fenced, RollforwardError
 
@@ -50,17 +50,21 @@ def main() -> None:
 
 
 def run(name: str, *, until_end: bool) -> None:
-    """Launch the JVM, import the driver meanwhile, run it and print the figures. Raises what ended it early."""
+    """Launch the JVM, import the driver meanwhile, run it and print the figures. Raises what ended it early.
+
+    The JVM is launched later, or never, where Spark starts when it is needed.
+    """
     settings = load_settings()
     work = spark_folder(settings.home, require_name(name, "pipeline"))
-    launching = jvm.launch(settings, work)
+    if settings.spark_start == AT_ONCE:
+        jvm.launch(settings, work)
     try:
         # Takes about as long as the JVM.
         from pipelines.pipeline_driver import run_pipeline
 
         print(json.dumps(run_pipeline(name, settings, until_end=until_end)), flush=True)
     finally:
-        jvm.end(launching)
+        jvm.end()
         jvm.remove_files(work)
 
 

@@ -25,13 +25,12 @@ from pyspark.sql import SparkSession
 
 from pipelines import names
 from pipelines.deploy import deployed_queries, require_unchanged
-from pipelines.engine import loops
+from pipelines.engine import jvm, loops
 from pipelines.engine.early import early
-from pipelines.engine.jvm import remove_files
 from pipelines.engine.query_driver import BatchDone, QueryDriver
 from pipelines.engine.recomputing import Requests
 from pipelines.engine.servers import StoreServers
-from pipelines.engine.spark import start_session, start_workers
+from pipelines.engine.spark import SparkStart, start_session, start_workers
 from pipelines.engine.watch import Watch
 from pipelines.heart import Heart
 from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
@@ -40,10 +39,10 @@ from pipelines.metrics.driver import DriverMetrics
 from pipelines.processes import remove_left
 from pipelines.recomputes import Recomputes
 from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
-from pipelines.settings import Settings
+from pipelines.settings import AT_ONCE, Settings
 from pipelines.stopsignals import StopSignals
 from pipelines.traces import traces_of
-from statestore.errors import Fenced, RollforwardError, Unavailable
+from statestore.errors import Fenced, RollforwardError
 from statestore.kafka.admin import Admin
 
 log = structlog.get_logger()
@@ -54,9 +53,8 @@ _PATIENCE_S = 60.0
 _LOOK_S = 0.02
 # How often a batch that is given up is cancelled.
 _ABORT_S = 0.5
-# How often what is starting is looked at, and how long Spark may take to start: beside others, or on a cluster that is busy.
+# How often what is starting is looked at.
 _STARTING_S = 0.02
-_SPARK_S = 180.0
 # How long store servers may take to end, by how much the stop is in a hurry.
 _SERVERS_S = {0: 10.0, 1: 10.0, 2: 1.0, 3: 0.1}
 
@@ -91,9 +89,7 @@ class PipelineDriver:
         self._hurried = threading.Event()
         self._quiet = threading.Event()
         # What starts beside the rest: Spark, and each query's first steps.
-        self._spark: Future[SparkSession] = Future()
-        self._spark_until = math.inf
-        self._seen_spark = False
+        self._spark = SparkStart(self._start_spark)
         self._begun: list[Future[None]] = []
         self.signals = StopSignals(self.request_stop)
         self._heart = Heart(pipeline.name, registry, self._look, self._stop_if_wanted)
@@ -167,37 +163,30 @@ class PipelineDriver:
         remove_left(self._work.parent, f"{self.name}-")
         self._watcher.start()
         # Spark takes longest to start, and owning, recovering and small batches do not need it.
-        self._spark_until = time.monotonic() + _SPARK_S
-        _beside(self._spark, self._start_spark)
+        if settings.spark_start == AT_ONCE:
+            self._spark.ask()
         for query in deployed:
             is_waiting = partial(self._heart.is_requested, query.query.name)
             requests = Requests(Recomputes(self._registry.engine), self.name, query.query.name, is_waiting)
-            driver = QueryDriver(query, settings, self._servers, self._done, requests, self._traces)
+            driver = QueryDriver(query, settings, self._servers, self._spark, self._done, requests, self._traces)
             self._drivers.append(driver)
+            if driver.needs_spark:
+                self._spark.ask()
             driver.own()
             self._servers.assign(query.task_specs(settings.states), driver.epoch)
         self._state = "recovering"
         self._heart.beat_now()
         self._servers.ensure("start")
         for driver in self._drivers:
-            driver.use(self._spark)
             self._begun.append(_beside(Future(), partial(self._begin, driver)))
         log.info("the tasks are open", pipeline=self.name)
 
     def _look_at_start(self) -> None:
         """Take up what has started by now; the driver runs when all has. Raises what it failed of."""
-        is_up = self._spark.done()
-        if is_up and not self._seen_spark:
-            self._seen_spark = True
-            self._spark_is_up(self._spark.result())
-        if not is_up and time.monotonic() > self._spark_until:
-            # Nobody waits for it any more.
-            self._spark_until = math.inf
-            raise Unavailable("spark has not started in time", seconds=_SPARK_S, hint="see the driver's log")
         over = [each for each in self._begun if each.done()]
         for each in over:
             each.result()
-        if is_up and len(over) == len(self._begun):
+        if len(over) == len(self._begun) and not self._spark.is_under_way:
             self._state = "running"
             self._heart.beat_now()
 
@@ -213,6 +202,7 @@ class PipelineDriver:
             early(f"warm-up of {driver.query.name}", driver.warm_up)
 
     def _start_spark(self) -> SparkSession:
+        jvm.launch(self._settings, self._work)
         # The JVM is looked after from its first answer: it may hang in what makes a session of it.
         app, look_after = f"rollforward-{self.name}", self._watcher.also_jvm
         session = start_session(self._settings, app, self._work, on_jvm=look_after)
@@ -231,6 +221,9 @@ class PipelineDriver:
         while not self._stop.wait(0.1 if self._state == "running" else _STARTING_S):
             self._watcher.require_jvm()
             self._servers.replace_dead()
+            session = self._spark.news()
+            if session is not None:
+                self._spark_is_up(session)
             if self._state != "running":
                 self._look_at_start()
             # Asked in this order: a thread that ends of an error has set it before.
@@ -256,9 +249,9 @@ class PipelineDriver:
             self._attempt(self._last_snapshot)
         self._attempt(lambda: self._metrics.close(planned=state == "stopped"))
         self._attempt(lambda: self._servers.close(_SERVERS_S[min(self._asked, 3)]))
-        self._attempt(self._watcher.end_jvm)
+        self._attempt(jvm.end)
         self._attempt(self._traces.close)
-        remove_files(self._work)
+        jvm.remove_files(self._work)
         self._heart.end(state, error)
 
     def _await_batches(self, patience_s: float) -> None:
@@ -272,12 +265,10 @@ class PipelineDriver:
 
     def _open_ones(self) -> list[str]:
         """Queries that are at work, and what is starting, which cannot be taken back."""
-        starting = [f"start of {name}" for name, each in self._starting() if not each.done()]
+        begun = zip(self._drivers, self._begun, strict=False)
+        starting = [f"start of {driver.query.name}" for driver, each in begun if not each.done()]
+        starting += ["start of spark"] if self._spark.is_under_way else []
         return starting + [driver.query.name for driver in self._drivers if driver.following]
-
-    def _starting(self) -> list[tuple[str, Future[Any]]]:
-        spark = [("spark", self._spark)] if self._spark_until < math.inf else []
-        return [*spark, *((driver.query.name, each) for driver, each in zip(self._drivers, self._begun, strict=False))]
 
     def _last_snapshot(self) -> None:
         """Before a planned stop, so that the next start may be on an empty machine. Given up when the stop is."""

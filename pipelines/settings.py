@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
@@ -18,6 +18,7 @@ from statestore.errors import InvalidConfig
 
 FILE = "rollforward.toml"
 OFF = "off"
+AT_ONCE: Final = "at-once"
 
 
 class AlertRoute(BaseModel):
@@ -63,6 +64,10 @@ class Settings(BaseSettings):
     max_bytes_per_batch: Annotated[int, Field(ge=1)] = Field(
         512 * 1024 * 1024,
         description="and in bytes of values, by their size in the batch before; of the first, in a sample",
+    )
+    spark_start: Literal["at-once", "when-needed"] = Field(
+        AT_ONCE,
+        description="start Spark with the driver, or when a batch first needs it: a pipeline of small batches alone never has a JVM",
     )
     small_batch_records: Annotated[int, Field(ge=0)] = Field(
         30_000,

@@ -42,8 +42,9 @@ class Staged:
     """One attempt. `closed` once the sender has said that it is complete.
 
     `order` is the task's stream time after it and how many records of the batch came too late, where it has one.
-    `expired` are stored keys that the batch deletes because their windows are out of retention by then. `changed` are the
-    keys that it changes, each once, with their states. `digest` is the store's after it, None if it is not known.
+    `expired` are stored keys that the batch deletes because their windows are out of retention by then; `swept` is the
+    segment of which it deletes a part, and the last key of that. `changed` are the keys that it changes, each once, with
+    their states. `digest` is the store's after it, None if it is not known.
     """
 
     batch: int
@@ -55,6 +56,7 @@ class Staged:
     outputs: list[pa.RecordBatch] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
     expired: list[bytes] = field(default_factory=list)
+    swept: tuple[str, bytes] | None = None
     rows: int = 0
     closed: bool = False
     changed: list[tuple[pa.BinaryArray, pa.BinaryArray]] = field(default_factory=list)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 from threading import Condition, Lock, RLock
 from typing import Any
@@ -62,6 +63,8 @@ log = structlog.get_logger()
 _COMMIT_WAIT_S = 60.0
 # Bytes of a record that every topic takes unless somebody has set less; then its limit has to be asked for.
 _SURELY_TAKEN = 500_000
+# So many windows may expire in any batch, though it writes few itself: a second's worth.
+EXPIRED_AT_ONCE = 100_000
 
 
 class TaskState(Enum):
@@ -126,6 +129,8 @@ class Task:
         self._placement = Placement(spec.store)
         # Stream time of the store's version by its batch; also of the one being written. Replaced, never changed.
         self._stream_times: dict[int, int] = {}
+        # The segment of which a part has expired and is deleted, and the last key of that.
+        self._swept: tuple[str, bytes] | None = None
         self._hashes = CommittedHashes(self._committed)
         self._cache = EntryCache(rocks.entry_cache_bytes)
         self._result_partitions = 1
@@ -240,6 +245,7 @@ class Task:
         self.committed_batch = -1 if self._position is None else self._position.batch
         checkpoint = self._database.checkpoint()
         self._stream_times = {_batch_of(checkpoint): self.order.stream_time_ms}
+        self._swept = None
         self.steps.begin(self._position, checkpoint)
         self.token = secrets.randbits(62)
         self.state = TaskState.RUNNING
@@ -387,21 +393,39 @@ class Task:
         self.store.rollback()
         with ExitStack() as undo:
             undo.callback(self.store.rollback)
-            gone = self._expire(staged) if self._placement.windowed else []
+            placement, stream_time_ms = self._placement, (staged.order or self.order).stream_time_ms
+            if placement.windowed:
+                # What is out of retention by the end of the batch is not even written.
+                staged.keep(lambda key: placement.is_live(key, stream_time_ms))
             self._put(staged)
             staged.changed = staged.changed_columns(self.store.changes)
+            gone = self._expire(staged, stream_time_ms) if placement.windowed else []
             staged.digest = self._digest_after(staged, gone)
             undo.pop_all()
 
-    def _expire(self, staged: Staged) -> list[int]:
-        """Windows out of retention by the end of the batch are deleted, or not even written; gives the former's hashes."""
-        placement, stream_time_ms = self._placement, (staged.order or self.order).stream_time_ms
-        staged.keep(lambda key: placement.is_live(key, stream_time_ms))
+    def _expire(self, staged: Staged, stream_time_ms: int) -> list[int]:
+        """Delete stored windows that are out of retention at that stream time, the oldest first; gives their hashes.
+
+        A transaction has to end in time, so a batch lets no more of them go than a bound, and at least twice what it
+        writes itself, lest they become ever more. Those left are read by nobody and go with the next batches.
+        """
+        most = max(EXPIRED_AT_ONCE, 2 * len(staged.keys))
         gone: list[int] = []
-        for space in placement.expired(self.store.spaces(Isolation.READ_COMMITTED), stream_time_ms):
-            for keys, hashes in hashed(self.store.scan(space, isolation=Isolation.READ_COMMITTED)):
-                staged.expired += keys
+        for space in self._placement.expired(self.store.spaces(Isolation.READ_COMMITTED), stream_time_ms):
+            left = most - len(staged.expired)
+            # Not over all that earlier batches have deleted, again in each.
+            lower = self._swept[1] if self._swept is not None and self._swept[0] == space else None
+            keys: list[bytes] = []
+            for some, hashes in hashed(
+                islice(self.store.scan(space, lower=lower, isolation=Isolation.READ_COMMITTED), left)
+            ):
+                keys += some
                 gone += hashes
+            staged.expired += keys
+            if len(keys) == left:
+                self.store.put_all(space, ChangeColumns(keys, [None] * left))
+                staged.swept = (space, keys[-1])
+                break
             self.store.drop(space)
         return gone
 
@@ -571,6 +595,7 @@ class Task:
         self.committed_batch = position.batch
         self.token = secrets.randbits(62)
         self._staged = None
+        self._swept = staged.swept or self._swept
         try:
             reach("apply.before-write")
             self.store.commit(*self._database.entries(position.checkpoint(self.spec.tasks)))

@@ -21,6 +21,9 @@ from tests.support.s3 import MinistackServer, S3ProxyServer
 hypothesis.settings.register_profile("rollforward", deadline=None)
 hypothesis.settings.load_profile("rollforward")
 
+# Half of what a start of a driver costs is Spark's, and most tests' batches are small. Those of crashes ask for it.
+os.environ.setdefault("ROLLFORWARD_SPARK_START", "when-needed")
+
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:

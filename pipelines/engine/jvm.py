@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import structlog
 from pyspark import SparkConf, SparkContext
 
@@ -35,6 +36,8 @@ _END_S = 5.0
 _SOCKET_PATH_MAX = 107
 # Spark names a socket in our folder with `/.` and a UUID and `.sock`, and a few more to be safe.
 _SOCKET_NAME = 44
+# There is one JVM a process: Spark keeps it in a variable of its class.
+_launching: threading.Thread | None = None
 
 
 def spark_conf(settings: Settings, work: Path) -> SparkConf:
@@ -49,27 +52,46 @@ def spark_conf(settings: Settings, work: Path) -> SparkConf:
 
 
 def launch(settings: Settings, work: Path) -> threading.Thread:
-    """Launch the JVM of this process beside the caller; the session that is started next uses it. Gives the thread."""
-    conf = spark_conf(settings, work)
-    return early("jvm", lambda: SparkContext._ensure_initialized(conf=conf))
+    """Launch the JVM of this process beside the caller, if nobody has; the session that is started next uses it.
 
-
-def end(launching: threading.Thread) -> None:
-    """Kill every JVM of this process, also one that has never answered: one that is stopped would outlive it.
-
-    Whoever launches one has a temporary folder until it answers, and removes it when it has died.
+    Gives the thread that launches it.
     """
-    import psutil
+    global _launching
+    if _launching is None:
+        conf = spark_conf(settings, work)
+        _launching = early("jvm", lambda: SparkContext._ensure_initialized(conf=conf))
+    return _launching
 
+
+def end() -> None:
+    """Kill every JVM of this process and Spark's workers: they keep nothing, and one that is stopped would outlive us.
+
+    Also a JVM that has never answered: whoever launches one has a temporary folder until then, and removes it when the
+    JVM has died.
+    """
     deadline = time.monotonic() + _END_S
     while True:
-        for child in psutil.Process().children():
+        ours = psutil.Process().children()
+        jvms = [child for child in ours if _is_jvm(child)]
+        for process in [*jvms, *(worker for each in jvms for worker in _below(each))]:
             with suppress(psutil.NoSuchProcess):
-                if child.name() == "java":
-                    child.kill()
-        launching.join(0.1)
-        if not launching.is_alive() or time.monotonic() > deadline:
+                process.kill()
+        if _launching is None or not _launching.is_alive() or time.monotonic() > deadline:
+            psutil.wait_procs(jvms, timeout=_END_S)
             return
+        _launching.join(0.1)
+
+
+def _is_jvm(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.name() == "java")
+    return False
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return list(process.children(recursive=True))
+    return []
 
 
 def remove_files(work: Path) -> None:

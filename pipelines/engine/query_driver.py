@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +29,6 @@ from typing import Any
 import structlog
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from pipelines.deploy import DeployedQuery
 from pipelines.engine.ahead import Ahead
@@ -42,6 +41,7 @@ from pipelines.engine.recomputing import Requests, planned_recompute
 from pipelines.engine.resultlimit import ResultLimit
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.source import SourceTopic, without_lost
+from pipelines.engine.spark import SparkStart
 from pipelines.engine.stager import Stager
 from pipelines.plan import Query, query_from_json
 from pipelines.recomputes import RecomputeRow
@@ -97,6 +97,7 @@ class QueryDriver:
         deployed: DeployedQuery,
         settings: Settings,
         servers: StoreServers,
+        spark: SparkStart,
         on_done: Callable[[BatchDone], None],
         requests: Requests,
         traces: Traces = NO_TRACES,
@@ -129,16 +130,17 @@ class QueryDriver:
             )
         )
         self._intake = Intake(self._source, self._pace)
-        self._stager = Stager(deployed, settings, self._source, servers)
+        self._stager = Stager(deployed, settings, self._source, servers, spark)
         self._lag = 0
         self._thread: threading.Thread | None = None
         self._commits = ThreadPoolExecutor(max_workers=self.query.tasks, thread_name_prefix=f"commit-{self.query.name}")
         self._ahead = Ahead(self.query.name, self.cancel_job)
         self._log = log.bind(pipeline=deployed.pipeline, query=self.query.name)
 
-    def use(self, spark: Future[SparkSession]) -> None:
-        """Compute in a session of the query's own, made from this one. Owning, recovering and small batches need none."""
-        self._stager.use(spark)
+    @property
+    def needs_spark(self) -> bool:
+        """Whether every batch needs it."""
+        return not self._stager.may_be_small
 
     def warm_up(self) -> None:
         """Let Spark find compiled plans and workers when the first batch comes that is not small."""
@@ -462,6 +464,7 @@ class QueryDriver:
         """Run a batch of what lies before `ends`, if there is anything; gives whether more is left."""
         planned = self._ahead.planned
         if planned is None:
+            self._stager.expect(self._intake.left(ends))
             ranges = self._intake.next(ends, self._stager.most)
             if ranges is None:
                 return False

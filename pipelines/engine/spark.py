@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,58 @@ from pyspark.sql import SparkSession
 from pipelines.engine.early import early
 from pipelines.engine.jvm import spark_conf
 from pipelines.settings import Settings
+from statestore.errors import Unavailable
+
+# How long it may take: beside others, or on a cluster that is busy.
+_START_S = 180.0
+
+
+class SparkStart:
+    """Spark of one driver, started once, beside everything else, when it is first asked for. `start` gives its session."""
+
+    def __init__(self, start: Callable[[], SparkSession]) -> None:
+        self._start = start
+        self._session: Future[SparkSession] = Future()
+        self._asking = threading.Lock()
+        self._asked_at: float | None = None
+        self._told = False
+
+    def ask(self) -> None:
+        """Begin the start, if that has not been done; returns at once."""
+        with self._asking:
+            if self._asked_at is not None:
+                return
+            self._asked_at = time.monotonic()
+        # It keeps no process alive.
+        threading.Thread(target=self._run, daemon=True, name="spark-start").start()
+
+    def session(self) -> SparkSession:
+        """Asks for it, and waits until it is up. Raises what its start fails of."""
+        self.ask()
+        return self._session.result()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it has been asked for and has neither come up nor failed, nor taken too long."""
+        return self._asked_at is not None and not self._session.done() and not self._told
+
+    def news(self) -> SparkSession | None:
+        """The session when it has come up, once. Raises, once, what the start has failed of, or that it takes too long."""
+        if self._asked_at is None or self._told:
+            return None
+        if self._session.done():
+            self._told = True
+            return self._session.result()
+        if time.monotonic() > self._asked_at + _START_S:
+            self._told = True
+            raise Unavailable("spark has not started in time", seconds=_START_S, hint="see the driver's log")
+        return None
+
+    def _run(self) -> None:
+        try:
+            self._session.set_result(self._start())
+        except BaseException as error:
+            self._session.set_exception(error)
 
 
 def start_session(

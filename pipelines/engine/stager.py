@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -33,6 +32,7 @@ from pipelines.engine.resultlimit import ANY, ResultLimit
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.small import TooLarge
 from pipelines.engine.source import SourceTopic
+from pipelines.engine.spark import SparkStart
 from pipelines.plan import Query
 from pipelines.settings import Settings
 from statestore.batches import Planned, Range, Recompute, count_offsets
@@ -50,7 +50,14 @@ class Stager:
     `compared` is what the newest period that was computed again differed in. `results` is how large a result may be.
     """
 
-    def __init__(self, deployed: DeployedQuery, settings: Settings, source: SourceTopic, servers: StoreServers) -> None:
+    def __init__(
+        self,
+        deployed: DeployedQuery,
+        settings: Settings,
+        source: SourceTopic,
+        servers: StoreServers,
+        spark: SparkStart,
+    ) -> None:
         self.epoch = -1
         self.compared = Compared()
         self.results: ResultLimit = ANY
@@ -60,7 +67,7 @@ class Stager:
         self._source = source
         self._servers = servers
         self._jobs: dict[str, Job] = {}
-        self._spark: Future[SparkSession] = Future()
+        self._spark = spark
         self._session: SparkSession | None = None
         self._warm = threading.Event()
         # Of Spark's jobs under way.
@@ -71,16 +78,12 @@ class Stager:
 
     # Spark.
 
-    def use(self, spark: Future[SparkSession]) -> None:
-        """Compute in a session of the query's own, made from this one."""
-        self._spark = spark
-
     @contextmanager
     def _own_session(self, *, long: bool = False) -> Iterator[SparkSession]:
         """The query's session, once Spark is up, for one job of this thread in the query's name. `long`: it may take minutes."""
         with self._claiming:
             if self._session is None:
-                self._session = self._spark.result().newSession()
+                self._session = self._spark.session().newSession()
         context = self._session.sparkContext
         if not hasattr(self._claimed, "done"):
             # One query's job can be cancelled by the query's name.
@@ -102,7 +105,7 @@ class Stager:
     def warm_up(self) -> None:
         """Run the query's job over nothing, so that the first batch that is not small finds compiled plans and workers."""
         try:
-            if self._may_be_small:
+            if self.may_be_small:
                 with self._own_session() as session:
                     nothing = Exchange(self._query.name, self.epoch, -1, ())
                     job_of(self._query).try_out(Input(session, ()), nothing, {})
@@ -110,13 +113,19 @@ class Stager:
             self._warm.set()
 
     @cached_property
-    def _may_be_small(self) -> bool:
+    def may_be_small(self) -> bool:
+        """Whether there are batches that need no Spark."""
         return self._small_records > 0 and job_of(self._query).small is not None
 
     @property
     def most(self) -> int | None:
         """How many offsets a batch may take, so that it need not wait for a Spark that is still warming up; None for any."""
-        return None if self._warm.is_set() or not self._may_be_small else self._small_records
+        return None if self._warm.is_set() or not self.may_be_small else self._small_records
+
+    def expect(self, offsets: int) -> None:
+        """So many wait: if they are more than a small batch, Spark is started beside the batches that follow."""
+        if self.most is not None and offsets > self.most:
+            self._spark.ask()
 
     # The ways to stage.
 

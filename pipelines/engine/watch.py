@@ -13,7 +13,6 @@ from __future__ import annotations
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
-from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -57,17 +56,6 @@ class Watch:
     def close(self) -> None:
         """Look no more."""
         self._closed.set()
-
-    def end_jvm(self) -> None:
-        """Kill the JVM and Spark's workers, which keep nothing: a worker that is stopped would outlive all others."""
-        if self._jvm is None:
-            return
-        family = [psutil.Process(self._jvm.pid)] if self._jvm.poll() is None else []
-        family += [child for process in family for child in process.children(recursive=True)]
-        for process in family:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        self._jvm.wait()
 
     def _run(self) -> None:
         while not self._closed.wait(self._answer_timeout_s / _LOOKS):

@@ -35,12 +35,12 @@ def cpu_seconds(root: int) -> float:
     return sum(cpu_by_kind(root).values())
 
 
-def resident_bytes(root: int) -> int:
-    """Memory that is not shared with other processes, and what it shares divided among those that do (PSS)."""
-    total = 0
+def resident_bytes(root: int) -> dict[int, int]:
+    """By process: memory that it shares with no other, and what it shares divided among those that do (PSS)."""
+    found: dict[int, int] = {}
     for process in processes(root):
         try:
-            total += process.memory_full_info().pss
+            found[process.pid] = process.memory_full_info().pss
         except psutil.NoSuchProcess:
             continue
-    return total
+    return found

@@ -90,9 +90,15 @@ def test_latency_is_that_of_the_first_result_that_counts_a_record() -> None:
     assert [50.0, 59.0, 40.0, 70.0] == latencies_ms(sent, seen, known=np.ones(9, np.int64)).tolist()
 
 
-def test_growth_is_the_slope_behind_the_first_third() -> None:
-    samples = [(float(at), 500.0 if at < 1200 else 100 + at / 3600) for at in range(0, 3600, 60)]
-    assert pytest.approx(1.0) == growth(samples)["growth_mb_per_hour"]
+def test_growth_is_that_of_the_lows_behind_the_first_third() -> None:
+    def of(at: int, phase: int) -> int:
+        # Rises for 280 s and falls: 500 MB at first, then a megabyte an hour behind that.
+        return int(1e6 * (500.0 if at < 1200 else 100 + at / 3600 + 40 * ((at + phase) % 280) / 280))
+
+    samples = [(float(at), {1: of(at, 0), 2: of(at, 140)}) for at in range(0, 3600, 5)]
+    assert pytest.approx(2.0, abs=1.0) == growth(samples)["growth_mb_per_hour"]
+    flat = [(float(at), {1: 100_000_000}) for at in range(0, 30, 5)]
+    assert pytest.approx(0.0, abs=1e-6) == growth(flat)["growth_mb_per_hour"]
 
 
 def test_a_failure_ends_a_systems_rounds_and_no_others() -> None:

@@ -94,6 +94,42 @@ def test_windows_expire_by_stream_time_and_stay_so_whatever_the_store_comes_from
     assert (1, 0) == (found.keys, found.mismatch_count)
 
 
+@pytest.mark.parametrize("lost", ["nothing", "memory", "folder", "attempt"])
+def test_so_many_windows_expire_in_a_batch_that_its_transaction_ends_in_time(
+    windowed: TaskWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: str
+) -> None:
+    monkeypatch.setattr("statestore.task.EXPIRED_AT_ONCE", 4)
+    world, late = windowed, BEGIN + 9 * MINUTE
+    world.open()
+    # Six windows in each of two segments.
+    old = {(b"k%d" % n, BEGIN + segment * MINUTE + n): b"x" for segment in range(2) for n in range(6)}
+    commit(world, old, BEGIN + MINUTE)
+    left: list[int] = []
+    # The first batch behind the jump writes two windows, so four may go; the next writes three, so six may.
+    for batch, written in enumerate((2, 3, 0, 0)):
+        new = {(b"n%d-%d" % (batch, n), late): b"y" for n in range(written)}
+        if lost == "attempt" and new:
+            # What is staged and not committed has swept nothing.
+            stage_windows(world.running, new, Order(late, 0))
+        commit(world, new, late)
+        if lost in {"memory", "folder"}:
+            world.close()
+            if lost == "folder":
+                shutil.rmtree(world.spec.folder)
+            world.open()
+        # None of them is given, swept or not.
+        assert all(key.startswith(b"n") for key, _ in content(world))
+        assert world.task is not None and world.task._database is not None
+        rows = [sum(1 for _ in world.task._database.database.scan(space)) for space in segments(world)[:-1]]
+        left.append(sum(rows))
+        found = verify(world.spec, world.reader, world.task._database, tmp_path / f"work{batch}")
+        assert (0, sum(rows) + len(content(world))) == (found.mismatch_count, found.keys)
+    assert [8, 2, 0, 0] == left
+    # A segment goes with the batch that finds its end. A replay makes it again, and deletes in it what was deleted.
+    assert (3 if lost == "folder" else 1) == len(segments(world))
+    assert 5 == len(content(world))
+
+
 def test_a_key_s_results_are_in_one_partition_with_the_window_in_the_key(windowed: TaskWorld) -> None:
     world = windowed
     topic = world.admin.create(f"{world.spec.pipeline}-wide", partitions=5, settings={})

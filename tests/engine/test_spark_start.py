@@ -1,0 +1,112 @@
+"""Spark that starts when it is first needed: a pipeline of small batches has no JVM, and one that needs it gets it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import psutil
+import pytest
+
+from pipelines.engine import spark
+from pipelines.engine.spark import SparkStart
+from pipelines.settings import Settings
+from statestore.errors import Unavailable
+from tests.support.feed import SQL, Feed, create_topic
+from tests.support.pipeline import PipelineUnderTest
+from tests.support.stores import all_differences
+
+SMALL = {"spark_start": "when-needed", "small_batch_records": 1_000}
+
+
+@pytest.fixture
+def feed(kafka: str, unique: str) -> Feed:
+    create_topic(kafka, unique)
+    return Feed(kafka, unique, seed=5)
+
+
+@pytest.fixture
+def pipeline(settings: Settings, feed: Feed) -> Iterator[PipelineUnderTest]:
+    found = PipelineUnderTest(settings.model_copy(update=SMALL), feed.topic, SQL.format(topic=feed.topic))
+    yield found
+    found.close()
+
+
+def jvms(pipeline: PipelineUnderTest) -> list[psutil.Process]:
+    assert pipeline.process is not None
+    return [child for child in psutil.Process(pipeline.process.pid).children() if child.name() == "java"]
+
+
+def test_small_batches_need_no_jvm_and_a_backlog_gets_one(pipeline: PipelineUnderTest, feed: Feed) -> None:
+    pipeline.start()
+    pipeline.await_running()
+    feed.send(400)
+    pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
+    assert jvms(pipeline) == []
+    pipeline.kill_driver()
+    # More than a small batch: it is worked at from the first moment, and Spark starts beside.
+    feed.send(3_000)
+    pipeline.start()
+    pipeline.await_("spark is up", lambda: "spark is up" in pipeline.log.read_text())
+    assert len(jvms(pipeline)) == 1
+    pipeline.await_("the backlog is processed", pipeline.caught_up(feed.sent))
+    assert pipeline.stop() == 0
+    assert all_differences(pipeline, feed) == []
+
+
+def test_a_spark_that_does_not_start_ends_the_driver_and_is_named(pipeline: PipelineUnderTest, feed: Feed) -> None:
+    pipeline.settings = pipeline.settings.model_copy(update={"java_home": Path("/nonexistent")})
+    process = pipeline.start()
+    pipeline.await_running()
+    feed.send(400)
+    pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
+    assert pipeline.process is process
+    pipeline.kill_driver()
+    feed.send(3_000)
+    assert pipeline.start().wait(60) == 4
+    row = pipeline.registry.driver(pipeline.name)
+    assert row is not None and row.state == "failed" and "JAVA_GATEWAY_EXITED" in row.error
+    pipeline.await_no_orphans()
+
+
+def test_it_starts_once_and_tells_so_once() -> None:
+    session, may_start, starts = MagicMock(), threading.Event(), []
+
+    def start() -> MagicMock:
+        starts.append(1)
+        assert may_start.wait(20)
+        return session
+
+    found = SparkStart(start)
+    assert (None, False) == (found.news(), found.is_under_way)
+    found.ask()
+    found.ask()
+    assert (None, True) == (found.news(), found.is_under_way)
+    may_start.set()
+    assert found.session() is session
+    assert (session, None, False) == (found.news(), found.news(), found.is_under_way)
+    assert [1] == starts
+
+
+def test_whoever_waits_for_one_that_fails_learns_why() -> None:
+    def start() -> MagicMock:
+        raise Unavailable("no java")
+
+    found = SparkStart(start)
+    for waits in (found.session, found.session, found.news):
+        with pytest.raises(Unavailable, match="no java"):
+            waits()
+    assert found.news() is None
+
+
+def test_one_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark, "_START_S", 0.0)
+    may_end = threading.Event()
+    found = SparkStart(lambda: MagicMock(may_end.wait(20)))
+    found.ask()
+    with pytest.raises(Unavailable, match="spark has not started in time"):
+        found.news()
+    assert (None, False) == (found.news(), found.is_under_way)
+    may_end.set()
