@@ -129,6 +129,7 @@ class PipelineDriver:
 
     def _abort(self) -> None:
         """Give up what is open, again and again until it has ended, in a thread for each query: the JVM may hang."""
+        self._spark.give_up()
         while not self._quiet.is_set():
             aborting = [
                 threading.Thread(target=self._attempt, args=(driver.abort,), daemon=True) for driver in self._drivers
@@ -186,7 +187,7 @@ class PipelineDriver:
         over = [each for each in self._begun if each.done()]
         for each in over:
             each.result()
-        if len(over) == len(self._begun) and not self._spark.is_under_way:
+        if len(over) == len(self._begun) and not self._spark.is_awaited:
             self._state = "running"
             self._heart.beat_now()
 
@@ -202,7 +203,7 @@ class PipelineDriver:
             early(f"warm-up of {driver.query.name}", driver.warm_up)
 
     def _start_spark(self) -> SparkSession:
-        jvm.launch(self._settings, self._work)
+        jvm.launch(self._settings, self._work).require()
         # The JVM is looked after from its first answer: it may hang in what makes a session of it.
         app, look_after = f"rollforward-{self.name}", self._watcher.also_jvm
         session = start_session(self._settings, app, self._work, on_jvm=look_after)
@@ -267,7 +268,6 @@ class PipelineDriver:
         """Queries that are at work, and what is starting, which cannot be taken back."""
         begun = zip(self._drivers, self._begun, strict=False)
         starting = [f"start of {driver.query.name}" for driver, each in begun if not each.done()]
-        starting += ["start of spark"] if self._spark.is_under_way else []
         return starting + [driver.query.name for driver in self._drivers if driver.following]
 
     def _last_snapshot(self) -> None:

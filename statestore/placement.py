@@ -150,7 +150,10 @@ class Placement:
         self, source: Readable, *, lower: bytes | None = None, upper: bytes | None = None, stream_time_ms: int = -1
     ) -> Iterator[Entry]:
         """Entries between two stored keys, both included, in key order; without windows out of retention by then."""
-        scans = [source.scan(space, lower=lower, upper=upper) for space in self.spaces(source.spaces())]
+        spaces = self.spaces(source.spaces())
+        # Of those that have expired nothing is read, and some have been deleted entry by entry.
+        dead = set() if stream_time_ms < 0 else set(self.expired(spaces, stream_time_ms))
+        scans = [source.scan(space, lower=lower, upper=upper) for space in spaces if space not in dead]
         entries = scans[0] if len(scans) == 1 else merge(*scans, key=lambda entry: entry[0])
         if self._segments is None or stream_time_ms < 0:
             return entries

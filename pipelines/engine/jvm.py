@@ -18,10 +18,10 @@ import psutil
 import structlog
 from pyspark import SparkConf, SparkContext
 
-from pipelines.engine.early import early
 from pipelines.names import SPARK_SOCKETS, socket_folder, spark_socket_folder
 from pipelines.processes import remove_left
 from pipelines.settings import Settings
+from statestore.errors import Unavailable
 
 log = structlog.get_logger()
 # Planning runs once a batch, decoding and hashing for every record. With the JVM's own thresholds the optimising
@@ -36,8 +36,11 @@ _END_S = 5.0
 _SOCKET_PATH_MAX = 107
 # Spark names a socket in our folder with `/.` and a UUID and `.sock`, and a few more to be safe.
 _SOCKET_NAME = 44
+_MAIN = "org.apache.spark.deploy.SparkSubmit"
 # There is one JVM a process: Spark keeps it in a variable of its class.
-_launching: threading.Thread | None = None
+_launching = threading.Lock()
+_launched: Launch | None = None
+_ended = False
 
 
 def spark_conf(settings: Settings, work: Path) -> SparkConf:
@@ -51,24 +54,52 @@ def spark_conf(settings: Settings, work: Path) -> SparkConf:
     return SparkConf().setMaster(settings.spark_master).setAll(list(_options(settings, work).items()))
 
 
-def launch(settings: Settings, work: Path) -> threading.Thread:
+class Launch(threading.Thread):
+    """Launches a JVM."""
+
+    def __init__(self, conf: SparkConf) -> None:
+        super().__init__(daemon=True, name="jvm-launch")
+        self._conf = conf
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        """The thread's work."""
+        try:
+            SparkContext._ensure_initialized(conf=self._conf)
+        except Exception as error:
+            self._error = error
+
+    def require(self) -> None:
+        """Wait until the JVM has answered. Raises what its launch failed of: nobody is to launch another."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+
+def launch(settings: Settings, work: Path) -> Launch:
     """Launch the JVM of this process beside the caller, if nobody has; the session that is started next uses it.
 
-    Gives the thread that launches it.
+    Raises `Unavailable` when the process ends.
     """
-    global _launching
-    if _launching is None:
-        conf = spark_conf(settings, work)
-        _launching = early("jvm", lambda: SparkContext._ensure_initialized(conf=conf))
-    return _launching
+    global _launched
+    with _launching:
+        if _ended:
+            raise Unavailable("no jvm is launched any more: the driver ends")
+        if _launched is None:
+            _launched = Launch(spark_conf(settings, work))
+            _launched.start()
+        return _launched
 
 
 def end() -> None:
-    """Kill every JVM of this process and Spark's workers: they keep nothing, and one that is stopped would outlive us.
+    """Kill the JVM of this process and Spark's workers: they keep nothing, and one that is stopped would outlive us.
 
     Also a JVM that has never answered: whoever launches one has a temporary folder until then, and removes it when the
-    JVM has died.
+    JVM has died. None is launched afterwards.
     """
+    global _ended
+    with _launching:
+        _ended = True
     deadline = time.monotonic() + _END_S
     while True:
         ours = psutil.Process().children()
@@ -76,15 +107,16 @@ def end() -> None:
         for process in [*jvms, *(worker for each in jvms for worker in _below(each))]:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        if _launching is None or not _launching.is_alive() or time.monotonic() > deadline:
+        if _launched is None or not _launched.is_alive() or time.monotonic() > deadline:
             psutil.wait_procs(jvms, timeout=_END_S)
             return
-        _launching.join(0.1)
+        _launched.join(0.1)
 
 
 def _is_jvm(process: psutil.Process) -> bool:
+    """Also of the scripts that become one."""
     with suppress(psutil.NoSuchProcess):
-        return bool(process.name() == "java")
+        return any(part == _MAIN or part.endswith("/spark-submit") for part in process.cmdline())
     return False
 
 

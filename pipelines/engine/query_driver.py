@@ -40,6 +40,7 @@ from pipelines.engine.pace import Bounds, Pace
 from pipelines.engine.recomputing import Requests, planned_recompute
 from pipelines.engine.resultlimit import ResultLimit
 from pipelines.engine.servers import StoreServers
+from pipelines.engine.small import NotComputed
 from pipelines.engine.source import SourceTopic, without_lost
 from pipelines.engine.spark import SparkStart
 from pipelines.engine.stager import Stager
@@ -229,7 +230,8 @@ class QueryDriver:
         poisoned, searched_s = False, 0.0
         small = self._pace.bytes_of(count_offsets(planned.ranges)) <= self._settings.small_batch_bytes
         small = small and self._stager.is_small(query, planned)
-        # The one before the first is without Spark: what fails there is tried with it as often as ever.
+        # The one before the first is without Spark: what fails there is tried with it as often as ever. Until it is there for
+        # it, a failure of a server's or the broker's is no reason to wait for it.
         for attempt in range(0 if small else 1, attempts + 1):
             if self._aborted.is_set():
                 raise _BatchAborted
@@ -239,7 +241,9 @@ class QueryDriver:
                     planned, poisoned = self._refuse(query, planned), False
                     searched_s += time.monotonic() - search_started
                 with self._traces.span("stage", batch=planned.batch, attempt=attempt):
-                    begun = self._ahead.take(planned) or (None if attempt else self._stager.small(query, planned))
+                    begun = self._ahead.take(planned) or (
+                        self._stager.small(query, planned, attempt) if small else None
+                    )
                     staged = begun or self._stager.stage(query, planned)
                 self._begin_next(planned, staged, ends)
                 commit_started = time.monotonic()
@@ -268,6 +272,7 @@ class QueryDriver:
                     # It may be a result that was too large for its topic; that may have been mended.
                     self._look_at_results()
                 # A search that has failed itself, as of a server that is gone, is made again.
+                small &= self._stager.most is not None and reason is None and not isinstance(error, NotComputed)
                 poisoned |= reason is not None and (query.on_error or self._settings.on_error) == "dead-letter"
                 self._servers.ensure(f"batch {planned.batch} failed: {cause}", only=self.query.name)
         with self._traces.span("finish", batch=planned.batch):

@@ -21,14 +21,19 @@ from pipelines.engine.decode import Count
 from pipelines.engine.exchange import ArrowFunction, Exchange, Exchanges, Place, Tasked
 from pipelines.engine.input import Part
 from pipelines.engine.job import StagedBatch, TaskResult
+from statestore.errors import Unavailable
 
-# Of all that is computed here. Spark's own count from 0, and of one driver a batch is computed here once.
+# Of the first try here; the next ones count down. Spark's own attempts count from 0.
 ATTEMPT = -1
 At = Callable[[str, Callable[[], list[TaskResult]]], list[TaskResult]]
 
 
 class TooLarge(Exception):
     """A batch of few records has more bytes than a driver should hold."""
+
+
+class NotComputed(Unavailable):
+    """The driver could not compute a batch: not for a server or the broker, so Spark has to."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class SmallBatches:
     by_task: Callable[[Part, Count], Iterator[tuple[int, pa.RecordBatch]]]
     step: Callable[[Exchanges, Tasked], ArrowFunction]
 
-    def run(self, parts: Sequence[Part], exchange: Exchange, *, most_bytes: int, at: At) -> StagedBatch:
+    def run(self, parts: Sequence[Part], exchange: Exchange, *, attempt: int, most_bytes: int, at: At) -> StagedBatch:
         """Stage the batch. Raises what fails, and `TooLarge` if its values are more bytes; then nothing is staged.
 
         `at` does a task's work at the address of its server, and gives it up with that.
@@ -62,14 +67,16 @@ class SmallBatches:
         if tasks:
             with ThreadPoolExecutor(max_workers=len(tasks)) as staging:
                 found = [
-                    staging.submit(at, exchange.sockets[task], partial(self._stage, exchange, task, rows))
+                    staging.submit(
+                        at, exchange.sockets[task], partial(self._stage, exchange, Place(task, attempt), rows)
+                    )
                     for task, rows in tasks.items()
                 ]
                 results = tuple(result for staged in found for result in staged.result())
         records, bad, read_bytes = (sum(each) for each in zip((0, 0, 0), *counted, strict=True))
         return StagedBatch(records, bad, results, read_bytes, by_spark=False)
 
-    def _stage(self, exchange: Exchange, task: int, rows: list[pa.RecordBatch]) -> list[TaskResult]:
-        step = self.step(lambda: exchange, lambda: Place(task, ATTEMPT))
+    def _stage(self, exchange: Exchange, place: Place, rows: list[pa.RecordBatch]) -> list[TaskResult]:
+        step = self.step(lambda: exchange, lambda: place)
         found = [row for batch in step(rows) for row in batch.to_pylist()]
         return [TaskResult(**row) for row in found]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,45 +29,63 @@ class SparkStart:
         self._start = start
         self._session: Future[SparkSession] = Future()
         self._asking = threading.Lock()
-        self._asked_at: float | None = None
+        self._until: float | None = None
         self._told = False
 
     def ask(self) -> None:
         """Begin the start, if that has not been done; returns at once."""
         with self._asking:
-            if self._asked_at is not None:
+            if self._until is not None:
                 return
-            self._asked_at = time.monotonic()
+            self._until = time.monotonic() + _START_S
         # It keeps no process alive.
         threading.Thread(target=self._run, daemon=True, name="spark-start").start()
 
     def session(self) -> SparkSession:
-        """Asks for it, and waits until it is up. Raises what its start fails of."""
+        """Asks for it, and waits until it is up. Raises what its start fails of, and `Unavailable` if it takes too long."""
         self.ask()
-        return self._session.result()
+        assert self._until is not None
+        try:
+            return self._session.result(max(0.0, self._until - time.monotonic()))
+        except TimeoutError:
+            self.give_up()
+            return self._session.result()
+
+    def give_up(self) -> None:
+        """Let nobody wait for it any longer. What has started already stays."""
+        self._ends(
+            lambda: self._session.set_exception(Unavailable("spark has not started", hint="see the driver's log"))
+        )
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether it has been asked for and has neither come up nor failed, nor taken too long."""
-        return self._asked_at is not None and not self._session.done() and not self._told
+    def is_awaited(self) -> bool:
+        """Whether it has been asked for, and `news` has not told what came of it."""
+        return self._until is not None and not self._told
 
     def news(self) -> SparkSession | None:
         """The session when it has come up, once. Raises, once, what the start has failed of, or that it takes too long."""
-        if self._asked_at is None or self._told:
+        if self._until is None or self._told:
             return None
-        if self._session.done():
-            self._told = True
-            return self._session.result()
-        if time.monotonic() > self._asked_at + _START_S:
-            self._told = True
-            raise Unavailable("spark has not started in time", seconds=_START_S, hint="see the driver's log")
-        return None
+        if time.monotonic() > self._until:
+            self.give_up()
+        if not self._session.done():
+            return None
+        self._told = True
+        return self._session.result()
 
     def _run(self) -> None:
         try:
-            self._session.set_result(self._start())
+            session = self._start()
         except BaseException as error:
-            self._session.set_exception(error)
+            failure = error
+            self._ends(lambda: self._session.set_exception(failure))
+        else:
+            self._ends(lambda: self._session.set_result(session))
+
+    def _ends(self, tell: Callable[[], None]) -> None:
+        with suppress(InvalidStateError):
+            # Whoever comes first says what came of it.
+            tell()
 
 
 def start_session(

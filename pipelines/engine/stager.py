@@ -30,7 +30,7 @@ from pipelines.engine.recompute import Compared, RecomputeJob
 from pipelines.engine.recomputing import period_of
 from pipelines.engine.resultlimit import ANY, ResultLimit
 from pipelines.engine.servers import StoreServers
-from pipelines.engine.small import TooLarge
+from pipelines.engine.small import ATTEMPT, NotComputed, TooLarge
 from pipelines.engine.source import SourceTopic
 from pipelines.engine.spark import SparkStart
 from pipelines.plan import Query
@@ -151,8 +151,11 @@ class Stager:
             return False
         return 0 < count_offsets(planned.ranges) <= self._small_records and self._job(query, planned).small is not None
 
-    def small(self, query: Query, planned: Planned) -> StagedBatch | None:
-        """Without Spark; None where the records are more bytes than a driver should hold. What goes wrong is `Unavailable`."""
+    def small(self, query: Query, planned: Planned, tried: int) -> StagedBatch | None:
+        """Without Spark, where that has been tried so often before; None where the records are more bytes than a driver should hold.
+
+        What goes wrong is `Unavailable`, and `NotComputed` what Spark has to try.
+        """
         small = self._job(query, planned).small
         assert small is not None
         reach("driver.small")
@@ -160,6 +163,7 @@ class Stager:
             staged = small.run(
                 self._source.parts(planned.ranges),
                 self._exchange(planned),
+                attempt=ATTEMPT - tried,
                 most_bytes=self._small_bytes,
                 at=self._servers.at,
             )
@@ -169,7 +173,7 @@ class Stager:
         except (Fenced, Unavailable):
             raise
         except Exception as error:
-            raise Unavailable("small batch failed", batch=planned.batch, error=error) from error
+            raise NotComputed("small batch failed", batch=planned.batch, error=error) from error
         self._log.info("staged without spark", batch=planned.batch, epoch=self.epoch, records=staged.records)
         reach("driver.job-done")
         return staged

@@ -19,7 +19,7 @@ from pipelines.deploy import deployed_queries
 from pipelines.metrics.catalogue import METRICS, RECOVERY_DONE
 from pipelines.metrics.endpoint import targets_folder
 from statestore.kafka.admin import Admin
-from tests.crash.conftest import Start, deploy, feed
+from tests.crash.conftest import DRIVERS, Start, deploy, feed
 from tests.support.feed import Feed
 from tests.support.pipeline import PipelineUnderTest
 
@@ -59,7 +59,7 @@ def target(pipeline: PipelineUnderTest) -> Path:
 def test_a_driver_is_scraped_as_long_as_it_is_to_run(
     deploy: Start, feed: Feed, record_property: Callable[[str, object], None]
 ) -> None:
-    pipeline = deploy(tasks=2, store_servers=2)
+    pipeline = deploy(**DRIVERS, tasks=2, store_servers=2)
     feed.send(2_000)
     pipeline.start()
     pipeline.await_("input processed", pipeline.caught_up(feed.sent))

@@ -19,6 +19,8 @@ CANARIES = Path(__file__).parents[1] / "support" / "canary"
 SMALL_BATCHES = {"max_records_per_batch": 60}
 # Of what crashes here most is Spark's: batches that the driver computes itself are asked for.
 SPARKS = {"small_batch_records": 0}
+# And those that need no Spark, where it has no part in what is looked at: each of its starts costs ten seconds of CPU.
+DRIVERS = {"small_batch_records": 30_000}
 Start = Callable[..., PipelineUnderTest]
 # Limits of time, by class: their texts, such as the end of a log, say nothing.
 LIMITS = [TimeoutError, subprocess.TimeoutExpired, psutil.TimeoutExpired]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from statestore.failpoints import DRIVER_POINTS, SERVER_POINTS, SMALL_POINTS, WORKER_POINTS, arm, is_armed
-from tests.crash.conftest import SMALL_BATCHES, Start
+from tests.crash.conftest import DRIVERS, SMALL_BATCHES, Start
 from tests.support.feed import Feed, differences
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.stores import all_differences, store_differences
@@ -50,10 +50,25 @@ def fire(pipeline: PipelineUnderTest, feed: Feed, points: Path, point: str) -> N
     pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
 
 
+# Of each kind, where Spark's batch differs from one that the driver computes itself.
+SPARKS_OWN = ("stage.in-stream", "commit.in-produce", "apply.before-write", *WORKER_POINTS)
+
+
 @pytest.mark.timeout(900)
-def test_killed_server_or_worker_at_every_step_changes_nothing(deploy: Start, feed: Feed, points: Path) -> None:
-    pipeline = started(deploy, feed)
-    for point in (*SERVER_POINTS, *WORKER_POINTS):
+@pytest.mark.parametrize(
+    ("at", "small"),
+    [
+        (SERVER_POINTS, True),
+        (SPARKS_OWN, False),
+        pytest.param((*SERVER_POINTS, *WORKER_POINTS), False, marks=pytest.mark.slow),
+    ],
+    ids=["servers", "sparks", "all of sparks"],
+)
+def test_killed_server_or_worker_at_every_step_changes_nothing(
+    deploy: Start, feed: Feed, points: Path, at: tuple[str, ...], small: bool
+) -> None:
+    pipeline = started(deploy, feed, **(DRIVERS if small else {}))
+    for point in at:
         fire(pipeline, feed, points, point)
         assert store_differences(pipeline, feed) == [], point
     assert all_differences(pipeline, feed) == []
@@ -65,25 +80,21 @@ def test_killed_server_or_worker_at_every_step_changes_nothing(deploy: Start, fe
     assert store_differences(pipeline, feed) == []
 
 
-# Of each kind, where a batch that the driver computes itself differs from Spark's: the worker's points end the driver.
-SMALL = ("stage.in-stream", "commit.in-produce", "apply.before-write", *WORKER_POINTS, "driver.job-done")
-
-
 @pytest.mark.timeout(900)
-def test_killed_anywhere_in_a_batch_without_spark_changes_nothing(deploy: Start, feed: Feed, points: Path) -> None:
+def test_killed_in_the_driver_s_part_of_a_batch_changes_nothing(deploy: Start, feed: Feed, points: Path) -> None:
     feed.bad_every = 10**9
-    pipeline = started(deploy, feed, small_batch_records=1_000)
-    for point in SMALL:
+    pipeline = started(deploy, feed, small_batch_records=1_000, spark_start="at-once")
+    # Where it computes a batch itself a worker's points are its own.
+    for point in (*WORKER_POINTS, "driver.job-done"):
         fire(pipeline, feed, points, point)
         assert store_differences(pipeline, feed) == [], point
-    # Bad records too. What had failed was tried by Spark.
+    # Bad records too.
     feed.bad_every = 50
     feed.send(400)
     pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
     assert all_differences(pipeline, feed) == []
     told = pipeline.log.read_text()
     assert "staged without spark" in told
-    assert '"event": "staging"' in told
     # The JVM was launched, workers were started and the job was tried before any of them was needed.
     assert "step was not taken ahead" not in told
 
@@ -111,16 +122,18 @@ def test_a_small_batch_that_has_ended_two_drivers_is_left_to_spark(deploy: Start
     assert all_differences(pipeline, feed) == []
 
 
-# Every driver point costs a start of Spark: the short form takes those with the hardest outcomes.
+# The short form takes those with the hardest outcomes, and batches without Spark, of which each point would cost a start.
 SHORT = ("driver.owned", "driver.planned", "driver.some-committed", "driver.before-done-commit")
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("driver_points", [SHORT, pytest.param(DRIVER_POINTS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("driver_points", "small"), [(SHORT, True), pytest.param(DRIVER_POINTS, False, marks=pytest.mark.slow)]
+)
 def test_killed_driver_at_a_step_changes_nothing(
-    deploy: Start, feed: Feed, points: Path, driver_points: tuple[str, ...]
+    deploy: Start, feed: Feed, points: Path, driver_points: tuple[str, ...], small: bool
 ) -> None:
-    pipeline = started(deploy, feed)
+    pipeline = started(deploy, feed, **(DRIVERS if small else {}))
     for point in driver_points:
         fire(pipeline, feed, points, point)
     assert all_differences(pipeline, feed) == []
@@ -134,7 +147,7 @@ def test_killed_driver_at_a_step_changes_nothing(
     ],
 )
 def test_a_broken_commit_is_noticed(deploy: Start, feed: Feed, points: Path, canary: str, point: str) -> None:
-    pipeline = started(deploy, feed, canary=canary)
+    pipeline = started(deploy, feed, canary=canary, **DRIVERS)
     # Not their digests: positions written by the broken commit have none.
     assert differences(feed.bootstrap, pipeline.name, feed) == []
     fire(pipeline, feed, points, point)

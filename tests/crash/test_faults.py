@@ -28,7 +28,7 @@ from statestore.errors import EXIT_FENCED, InvalidConfig, InvalidInput, Unavaila
 from statestore.failpoints import REFUSE_POINTS, arm, is_armed
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
-from tests.crash.conftest import Start
+from tests.crash.conftest import DRIVERS, Start
 from tests.support.feed import SQL, Feed, headers_of, read_topic
 from tests.support.metastore import replace_plan
 from tests.support.pipeline import PipelineUnderTest
@@ -213,7 +213,7 @@ def test_a_long_stop_waits_for_a_batch_that_takes_longer_than_others(deploy: Sta
 
 @pytest.mark.timeout(600)
 def test_the_older_of_two_drivers_is_fenced(deploy: Start, feed: Feed, settings: Settings, tmp_path: Path) -> None:
-    older = deploy()
+    older = deploy(**DRIVERS)
     older.start()
     older.await_running()
     feed.send(1_000)
@@ -240,7 +240,7 @@ def test_the_older_of_two_drivers_is_fenced(deploy: Start, feed: Feed, settings:
 
 
 def test_an_unreachable_broker_at_start_is_named(deploy: Start) -> None:
-    pipeline = deploy(request_timeout_s=5)
+    pipeline = deploy(**DRIVERS, request_timeout_s=5)
     pipeline.settings = pipeline.settings.model_copy(update={"bootstrap_servers": "127.0.0.1:1"})
     assert pipeline.run_until_end() == 4
     row = pipeline.registry.driver(pipeline.name)
@@ -265,7 +265,7 @@ def test_another_definition_under_a_name_in_use_is_refused(settings: Settings, f
 
 
 def test_deleted_source_records_stop_the_pipeline_until_their_loss_is_accepted(deploy: Start, feed: Feed) -> None:
-    pipeline = deploy()
+    pipeline = deploy(**DRIVERS)
     feed.send(500)
     assert pipeline.run_until_end() == 0
     known = copy.deepcopy((feed.totals, feed.bad))
@@ -296,7 +296,7 @@ def test_deleted_source_records_stop_the_pipeline_until_their_loss_is_accepted(d
 
 
 def test_a_committed_batch_needs_its_input_no_more(deploy: Start, feed: Feed, points: Path) -> None:
-    pipeline = deploy()
+    pipeline = deploy(**DRIVERS)
     feed.send(500)
     arm(points, "driver.all-committed")
     assert pipeline.run_until_end() == -signal.SIGKILL
@@ -310,7 +310,7 @@ def test_a_committed_batch_needs_its_input_no_more(deploy: Start, feed: Feed, po
 
 
 def test_reading_a_store_that_is_behind_is_refused(deploy: Start, feed: Feed) -> None:
-    pipeline = deploy()
+    pipeline = deploy(**DRIVERS)
     feed.send(500)
     assert pipeline.run_until_end() == 0
     shutil.rmtree(pipeline.settings.states)
@@ -320,7 +320,7 @@ def test_reading_a_store_that_is_behind_is_refused(deploy: Start, feed: Feed) ->
 
 def test_null_keys_and_every_kind_of_bad_record_reach_the_dead_letters(deploy: Start, feed: Feed) -> None:
     feed.bad_every = 5
-    pipeline = deploy()
+    pipeline = deploy(**DRIVERS)
     feed.send(500)
     assert pipeline.run_until_end() == 0
     assert all_differences(pipeline, feed) == []

@@ -22,6 +22,7 @@ from pipelines.engine.exchange import ArrowFunction, Exchange, Exchanges, Tasked
 from pipelines.engine.input import GivenPart, Input
 from pipelines.engine.job import uncounted
 from pipelines.engine.records import GivenRecords
+from pipelines.engine.small import ATTEMPT
 from pipelines.engine.spark import start_session
 from pipelines.plan import Query
 from pipelines.settings import Settings
@@ -187,6 +188,7 @@ def small_results(job: BatchJob, parts: list[list[list[bytes | None]]]) -> list[
     staged = small.run(
         [part(number, blocks) for number, blocks in enumerate(parts)],
         Exchange("r", 0, 0, tuple("here" for _ in range(job.query.tasks))),
+        attempt=ATTEMPT,
         most_bytes=BYTES,
         at=lambda _address, work: work(),
     )

@@ -21,6 +21,7 @@ from pipelines.engine.job import drained, uncounted
 from pipelines.engine.project import project_of
 from pipelines.engine.projection import ProjectionJob
 from pipelines.engine.records import GivenRecords
+from pipelines.engine.small import ATTEMPT
 from pipelines.engine.spark import start_session
 from pipelines.plan import Query
 from pipelines.settings import Settings
@@ -144,6 +145,7 @@ def small_results(job: ProjectionJob, parts: list[list[Records]]) -> dict[int, l
     staged = replace(job.small, step=step).run(
         [part(number, blocks) for number, blocks in enumerate(parts)],
         Exchange("r", 0, 0, ("here",) * MANY),
+        attempt=ATTEMPT,
         most_bytes=BYTES,
         at=lambda _address, work: work(),
     )

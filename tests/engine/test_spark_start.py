@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -14,9 +15,11 @@ from pipelines.engine import spark
 from pipelines.engine.spark import SparkStart
 from pipelines.settings import Settings
 from statestore.errors import Unavailable
+from statestore.failpoints import arm, is_armed
 from tests.support.feed import SQL, Feed, create_topic
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.stores import all_differences
+from tests.support.waiting import await_
 
 SMALL = {"spark_start": "when-needed", "small_batch_records": 1_000}
 
@@ -28,8 +31,9 @@ def feed(kafka: str, unique: str) -> Feed:
 
 
 @pytest.fixture
-def pipeline(settings: Settings, feed: Feed) -> Iterator[PipelineUnderTest]:
-    found = PipelineUnderTest(settings.model_copy(update=SMALL), feed.topic, SQL.format(topic=feed.topic))
+def pipeline(settings: Settings, feed: Feed, points: Path) -> Iterator[PipelineUnderTest]:
+    environment = {"ROLLFORWARD_FAILPOINTS": str(points)}
+    found = PipelineUnderTest(settings.model_copy(update=SMALL), feed.topic, SQL.format(topic=feed.topic), environment)
     yield found
     found.close()
 
@@ -39,11 +43,19 @@ def jvms(pipeline: PipelineUnderTest) -> list[psutil.Process]:
     return [child for child in psutil.Process(pipeline.process.pid).children() if child.name() == "java"]
 
 
-def test_small_batches_need_no_jvm_and_a_backlog_gets_one(pipeline: PipelineUnderTest, feed: Feed) -> None:
+def test_small_batches_need_no_jvm_and_a_backlog_gets_one(
+    pipeline: PipelineUnderTest, feed: Feed, points: Path
+) -> None:
     pipeline.start()
     pipeline.await_running()
     feed.send(400)
     pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
+    # A batch whose server dies is tried again without it, too.
+    for point in ("stage.closed", "commit.begun"):
+        arm(points, point)
+        feed.send(200)
+        pipeline.await_(f"{point} fires", lambda point=point: not is_armed(points, point))  # type: ignore[misc]
+        pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
     assert jvms(pipeline) == []
     pipeline.kill_driver()
     # More than a small batch: it is worked at from the first moment, and Spark starts beside.
@@ -71,6 +83,27 @@ def test_a_spark_that_does_not_start_ends_the_driver_and_is_named(pipeline: Pipe
     pipeline.await_no_orphans()
 
 
+def test_a_stop_does_not_wait_for_a_spark_that_hangs_as_it_starts(
+    pipeline: PipelineUnderTest, feed: Feed, tmp_path: Path
+) -> None:
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\nsleep 1000\n")
+    java.chmod(0o755)
+    pipeline.settings = pipeline.settings.model_copy(update={"java_home": java.parents[1]})
+    feed.send(3_000)
+    pipeline.start()
+    # Meanwhile small batches go on.
+    pipeline.await_("the backlog is processed", pipeline.caught_up(feed.sent))
+    assert pipeline.process is not None
+    started = [
+        child for child in psutil.Process(pipeline.process.pid).children(recursive=True) if "sleep" in child.name()
+    ]
+    assert len(started) == 1
+    assert pipeline.stop(30) == 0
+    assert all_differences(pipeline, feed) == []
+
+
 def test_it_starts_once_and_tells_so_once() -> None:
     session, may_start, starts = MagicMock(), threading.Event(), []
 
@@ -80,13 +113,13 @@ def test_it_starts_once_and_tells_so_once() -> None:
         return session
 
     found = SparkStart(start)
-    assert (None, False) == (found.news(), found.is_under_way)
+    assert (None, False) == (found.news(), found.is_awaited)
     found.ask()
     found.ask()
-    assert (None, True) == (found.news(), found.is_under_way)
+    assert (None, True) == (found.news(), found.is_awaited)
     may_start.set()
     assert found.session() is session
-    assert (session, None, False) == (found.news(), found.news(), found.is_under_way)
+    assert (session, None, False) == (found.news(), found.news(), found.is_awaited)
     assert [1] == starts
 
 
@@ -105,8 +138,21 @@ def test_one_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(spark, "_START_S", 0.0)
     may_end = threading.Event()
     found = SparkStart(lambda: MagicMock(may_end.wait(20)))
-    found.ask()
-    with pytest.raises(Unavailable, match="spark has not started in time"):
-        found.news()
-    assert (None, False) == (found.news(), found.is_under_way)
+    for waits in (found.session, found.news):
+        with pytest.raises(Unavailable, match="spark has not started"):
+            waits()
+    assert (None, False) == (found.news(), found.is_awaited)
     may_end.set()
+
+
+def test_nobody_waits_for_one_that_is_given_up() -> None:
+    may_end = threading.Event()
+    found = SparkStart(lambda: MagicMock(may_end.wait(20)))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(found.session)
+        await_("the start", lambda: found.is_awaited, 10)
+        found.give_up()
+        with pytest.raises(Unavailable, match="spark has not started"):
+            waiting.result(10)
+    may_end.set()
+    found.give_up()

@@ -20,7 +20,7 @@ from tests.support.waiting import await_
 @pytest.mark.timeout(300)
 def test_a_jvm_that_hangs_while_it_starts_ends_the_driver(settings: Settings, kafka: str, unique: str) -> None:
     create_topic(kafka, unique)
-    changed = settings.model_copy(update={"answer_timeout_s": 4.0})
+    changed = settings.model_copy(update={"answer_timeout_s": 4.0, "spark_start": "at-once"})
     pipeline = PipelineUnderTest(changed, unique, SQL.format(topic=unique))
     try:
         process = pipeline.start()

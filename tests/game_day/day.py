@@ -133,6 +133,8 @@ def _morning(home: Path, stack: Stack, disk: SmallDisk, seed: int) -> Watched:
         tasks=2,
         store_servers=2,
         batch_interval_s=0.5,
+        # There has to be one that can be killed.
+        spark_start="at-once",
         snapshot_url="s3://rollforward/day",
         snapshot_interval_s=30.0,
         request_timeout_s=20.0,

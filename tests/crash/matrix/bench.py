@@ -82,6 +82,8 @@ class Bench:
                 service="matrix",
                 batch_interval_s=0.3,
                 **unusual,
+                # There has to be one that can be killed.
+                spark_start="at-once",
                 tasks=2,
                 request_timeout_s=TRANSACTION_S,
                 answer_timeout_s=ANSWER_S,
