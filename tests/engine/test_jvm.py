@@ -68,6 +68,7 @@ def test_a_driver_that_fails_early_leaves_no_files(machine: Settings, tmp_path: 
         "ROLLFORWARD_JAVA_HOME": str(machine.java_home),
         "ROLLFORWARD_BOOTSTRAP_SERVERS": "127.0.0.1:1",
         "ROLLFORWARD_REQUEST_TIMEOUT_S": "2",
+        "ROLLFORWARD_SPARK_START": "at-once",
     }
     # Of its own, since other tests' drivers come and go in everybody's; and short, for sockets.
     with tempfile.TemporaryDirectory(prefix="rf-") as temporary:
