@@ -63,7 +63,7 @@ log = structlog.get_logger()
 _COMMIT_WAIT_S = 60.0
 # Bytes of a record that every topic takes unless somebody has set less; then its limit has to be asked for.
 _SURELY_TAKEN = 500_000
-# So many windows may expire in any batch, though it writes few itself: a second's worth.
+# So many windows may expire in any batch, though it writes few itself: it takes some tenths of a second.
 EXPIRED_AT_ONCE = 100_000
 
 
