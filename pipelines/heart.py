@@ -21,7 +21,7 @@ from pipelines.reports import Reports
 
 log = structlog.get_logger()
 _EVERY_S = 2.0
-# How long reports may take, at the end, that the registry has not got yet.
+# How long reports may take, at the end, that the registry has not got yet, and the last beat behind them.
 _REPORTS_S = 5.0
 
 
@@ -73,8 +73,15 @@ class Heart:
         return query in self._requested
 
     def end(self, state: str, error: str) -> None:
-        """The last beat, behind all reports."""
+        """The last beat, behind all reports. A registry that does not answer is told nothing, and does not keep the driver."""
         self._reports.close(_REPORTS_S)
+        last = threading.Thread(target=self._last, args=(state, error), daemon=True, name="last-heartbeat")
+        last.start()
+        last.join(_REPORTS_S)
+        if last.is_alive():
+            log.warning("registry does not answer: the driver ends all the same", pipeline=self._pipeline, state=state)
+
+    def _last(self, state: str, error: str) -> None:
         # Nothing may be told behind this.
         with self._telling:
             self._ended.set()

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
+from pipelines import heart
+from pipelines.heart import Heart
+from pipelines.registry import Registry
 from pipelines.reports import Reports
 
 
@@ -35,3 +40,27 @@ def test_a_registry_that_does_not_answer_holds_nobody_up() -> None:
     # One may have been taken up before the queue was full.
     assert logged[-1]["dropped"] in (7, 8)
     answers.set()
+
+
+def test_a_registry_that_does_not_answer_any_more_does_not_keep_a_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heart, "_REPORTS_S", 0.3)
+    registry, answers = Registry(f"sqlite:///{tmp_path / 'registry.db'}"), threading.Event()
+    beats = Heart("p", registry, lambda: ("running", []), lambda: None)
+    beats.start(metrics_port=None)
+    seen = registry.driver_seen
+    monkeypatch.setattr(registry, "driver_seen", lambda *a, **k: (answers.wait(20), seen(*a, **k)))
+    beats.beat_now()
+    started = time.monotonic()
+    with capture_logs() as logged:
+        beats.end("stopped", "")
+    assert time.monotonic() - started < 5
+    assert "registry does not answer: the driver ends all the same" in [line["event"] for line in logged]
+    # Should it answer yet, the last word is the last.
+    answers.set()
+    deadline = time.monotonic() + 10
+    while (row := registry.driver("p")) is None or row.state != "stopped":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    registry.close()
