@@ -129,6 +129,10 @@ class PipelineDriver:
 
     def _abort(self) -> None:
         """Give up what is open, again and again until it has ended, in a thread for each query: the JVM may hang."""
+        for driver in self._drivers:
+            driver.stopping.set()
+            driver.aborted.set()
+        # Who wakes of this has to know why.
         self._spark.give_up()
         while not self._quiet.is_set():
             aborting = [

@@ -113,7 +113,8 @@ class RemoteServer:
         self.lost = True
 
     def forget(self) -> None:
-        """Close the connection."""
+        """Close the connection; who waits for an answer gets none."""
+        self.lost = True
         self.client.close()
 
     def await_end(self, timeout_s: float) -> None:

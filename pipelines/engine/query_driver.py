@@ -42,7 +42,7 @@ from pipelines.engine.resultlimit import ResultLimit
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.small import NotComputed
 from pipelines.engine.source import SourceTopic, without_lost
-from pipelines.engine.spark import SparkStart
+from pipelines.engine.spark import SparkNotStarted, SparkStart
 from pipelines.engine.stager import Stager
 from pipelines.plan import Query, query_from_json
 from pipelines.recomputes import RecomputeRow
@@ -109,7 +109,7 @@ class QueryDriver:
         self.epoch = -1
         self.error: BaseException | None = None
         self.stopping = threading.Event()
-        self._aborted = threading.Event()
+        self.aborted = threading.Event()
         self._settings = settings
         self._kafka = settings.kafka_config()
         self._admin = Admin(self._kafka)
@@ -233,7 +233,7 @@ class QueryDriver:
         # The one before the first is without Spark: what fails there is tried with it as often as ever. Until it is there for
         # it, a failure of a server's or the broker's is no reason to wait for it.
         for attempt in range(0 if small else 1, attempts + 1):
-            if self._aborted.is_set():
+            if self.aborted.is_set():
                 raise _BatchAborted
             try:
                 if poisoned:
@@ -252,9 +252,14 @@ class QueryDriver:
                 break
             except Fenced:
                 raise
+            except SparkNotStarted as error:
+                # Another try would meet the same.
+                if self.aborted.is_set():
+                    raise _BatchAborted from error
+                raise
             except (PySparkException, Py4JJavaError, Unavailable) as error:
                 self._ahead.drop()
-                if self._aborted.is_set():
+                if self.aborted.is_set():
                     raise _BatchAborted from error
                 self._journal.require_newest()
                 cause, reason = cause_of(error), data_error(error)
@@ -271,8 +276,10 @@ class QueryDriver:
                 if reason is not None:
                     # It may be a result that was too large for its topic; that may have been mended.
                     self._look_at_results()
+                # The last try is Spark's in any case.
+                small &= attempt + 1 < attempts and self._stager.most is not None
+                small &= reason is None and not isinstance(error, NotComputed)
                 # A search that has failed itself, as of a server that is gone, is made again.
-                small &= self._stager.most is not None and reason is None and not isinstance(error, NotComputed)
                 poisoned |= reason is not None and (query.on_error or self._settings.on_error) == "dead-letter"
                 self._servers.ensure(f"batch {planned.batch} failed: {cause}", only=self.query.name)
         with self._traces.span("finish", batch=planned.batch):
@@ -493,10 +500,11 @@ class QueryDriver:
                 self._stager.period(self.query, planned, recompute, dry_run=True)
                 self._requests.done(asked.id, None, self._stager.compared)
                 return
-        except Fenced:
+        except (Fenced, SparkNotStarted):
+            # The request stays: the next driver answers it.
             raise
         except (RollforwardError, PySparkException, Py4JJavaError) as error:
-            if self._aborted.is_set():
+            if self.aborted.is_set():
                 raise _BatchAborted from error
             self._log.warning("period is not computed", request=asked.id, error=cause_of(error))
             self._requests.failed(asked.id, cause_of(error))
@@ -511,6 +519,9 @@ class QueryDriver:
         request = planned.recompute.request
         try:
             self._run(query, planned, time.monotonic())
+        except SparkNotStarted:
+            # The period stays planned.
+            raise
         except (Unavailable, InvalidInput) as error:
             # A task whose server is gone may have committed its part, which only its next opening tells.
             self._servers.ensure(f"batch {planned.batch} failed: {error}", only=query.name)
@@ -532,7 +543,7 @@ class QueryDriver:
         To be called again while `following`: Spark's job may not have begun, and a cancelled one is not noticed at once.
         """
         self.stopping.set()
-        self._aborted.set()
+        self.aborted.set()
         self.cancel_job()
 
     def cancel_job(self) -> None:

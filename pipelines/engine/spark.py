@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,10 @@ from statestore.errors import Unavailable
 
 # How long it may take: beside others, or on a cluster that is busy.
 _START_S = 180.0
+
+
+class SparkNotStarted(Unavailable):
+    """There is no Spark in this process and there will be none: what waits for it is the next driver's."""
 
 
 class SparkStart:
@@ -42,20 +46,24 @@ class SparkStart:
         threading.Thread(target=self._run, daemon=True, name="spark-start").start()
 
     def session(self) -> SparkSession:
-        """Asks for it, and waits until it is up. Raises what its start fails of, and `Unavailable` if it takes too long."""
+        """Asks for it, and waits until it is up. Raises `SparkNotStarted` if its start fails or takes too long."""
         self.ask()
         assert self._until is not None
-        try:
-            return self._session.result(max(0.0, self._until - time.monotonic()))
-        except TimeoutError:
+        wait([self._session], max(0.0, self._until - time.monotonic()))
+        if not self._session.done():
             self.give_up()
-            return self._session.result()
+        error = self._session.exception()
+        if error is not None:
+            raise SparkNotStarted("spark has not started", error=error) from error
+        return self._session.result()
 
     def give_up(self) -> None:
-        """Let nobody wait for it any longer. What has started already stays."""
-        self._ends(
-            lambda: self._session.set_exception(Unavailable("spark has not started", hint="see the driver's log"))
-        )
+        """Let nobody wait for it any longer. One that is up stays; one that was not asked for will not start."""
+        with self._asking:
+            if self._until is None:
+                self._until = time.monotonic()
+        late = SparkNotStarted("it takes too long, or the driver ends", hint="see the driver's log")
+        self._ends(lambda: self._session.set_exception(late))
 
     @property
     def is_awaited(self) -> bool:

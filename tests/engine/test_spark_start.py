@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from pipelines.engine import spark
-from pipelines.engine.spark import SparkStart
+from pipelines.engine.spark import SparkNotStarted, SparkStart
 from pipelines.settings import Settings
 from statestore.errors import Unavailable
 from statestore.failpoints import arm, is_armed
@@ -139,7 +139,7 @@ def test_one_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
     may_end = threading.Event()
     found = SparkStart(lambda: MagicMock(may_end.wait(20)))
     for waits in (found.session, found.news):
-        with pytest.raises(Unavailable, match="spark has not started"):
+        with pytest.raises(SparkNotStarted, match="it takes too long"):
             waits()
     assert (None, False) == (found.news(), found.is_awaited)
     may_end.set()
@@ -152,7 +152,15 @@ def test_nobody_waits_for_one_that_is_given_up() -> None:
         waiting = pool.submit(found.session)
         await_("the start", lambda: found.is_awaited, 10)
         found.give_up()
-        with pytest.raises(Unavailable, match="spark has not started"):
+        with pytest.raises(SparkNotStarted, match="the driver ends"):
             waiting.result(10)
     may_end.set()
+
+
+def test_one_that_is_given_up_does_not_start_any_more() -> None:
+    starts: list[int] = []
+    found = SparkStart(lambda: MagicMock(starts.append(1)))
     found.give_up()
+    with pytest.raises(SparkNotStarted):
+        found.session()
+    assert [] == starts
