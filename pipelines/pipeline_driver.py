@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 import structlog
@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from pipelines import names
 from pipelines.deploy import deployed_queries, require_unchanged
 from pipelines.engine import jvm, loops
-from pipelines.engine.early import early
+from pipelines.engine.early import beside, early
 from pipelines.engine.query_driver import BatchDone, QueryDriver
 from pipelines.engine.recomputing import Requests
 from pipelines.engine.servers import StoreServers
@@ -46,7 +46,6 @@ from statestore.errors import Fenced, RollforwardError
 from statestore.kafka.admin import Admin
 
 log = structlog.get_logger()
-Done = TypeVar("Done")
 # How long the other queries' batches may take when an error ends the driver: nobody waits for it who could say.
 _PATIENCE_S = 60.0
 # How often it is looked whether what is waited for has ended.
@@ -130,17 +129,17 @@ class PipelineDriver:
     def _abort(self) -> None:
         """Give up what is open, again and again until it has ended, in a thread for each query: the JVM may hang."""
         for driver in self._drivers:
-            driver.stopping.set()
-            driver.aborted.set()
-        # Who wakes of this has to know why.
+            driver.abort()
+        # Who wakes of this knows why.
         self._spark.give_up()
         while not self._quiet.is_set():
-            aborting = [
-                threading.Thread(target=self._attempt, args=(driver.abort,), daemon=True) for driver in self._drivers
+            cancelling = [
+                threading.Thread(target=self._attempt, args=(driver.cancel_job,), daemon=True)
+                for driver in self._drivers
             ]
-            for thread in aborting:
+            for thread in cancelling:
                 thread.start()
-            for thread in aborting:
+            for thread in cancelling:
                 thread.join()
             self._quiet.wait(_ABORT_S)
 
@@ -183,7 +182,7 @@ class PipelineDriver:
         self._heart.beat_now()
         self._servers.ensure("start")
         for driver in self._drivers:
-            self._begun.append(_beside(Future(), partial(self._begin, driver)))
+            self._begun.append(beside(f"start of {driver.query.name}", partial(self._begin, driver)))
         log.info("the tasks are open", pipeline=self.name)
 
     def _look_at_start(self) -> None:
@@ -207,7 +206,7 @@ class PipelineDriver:
             early(f"warm-up of {driver.query.name}", driver.warm_up)
 
     def _start_spark(self) -> SparkSession:
-        jvm.launch(self._settings, self._work).require()
+        jvm.launch(self._settings, self._work).result()
         # The JVM is looked after from its first answer: it may hang in what makes a session of it.
         app, look_after = f"rollforward-{self.name}", self._watcher.also_jvm
         session = start_session(self._settings, app, self._work, on_jvm=look_after)
@@ -341,19 +340,6 @@ class PipelineDriver:
         self._metrics.batch_done(done)
         row = BatchRow(pipeline=self.name, finished_at=time.time(), **vars(done))
         self._heart.report(lambda registry: registry.add_batch(row))
-
-
-def _beside(future: Future[Done], work: Callable[[], Done]) -> Future[Done]:
-    """Let the future be what comes of `work`, in a thread that keeps no process alive."""
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 def _log_folder(settings: Settings) -> Path:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from pipelines.engine.early import beside
 from statestore.client import StoreClient
 from statestore.errors import Unavailable
 
@@ -94,15 +95,7 @@ class RemoteServer:
         A machine that is frozen or cut off keeps its connection, and the call on it may never end: it is left behind
         in its thread. What it asked for does no harm if it comes about: who asks again has fenced it, or is told so.
         """
-        answer: Future[Answer] = Future()
-
-        def work() -> None:
-            try:
-                answer.set_result(question())
-            except BaseException as error:
-                answer.set_exception(error)
-
-        threading.Thread(target=copy_context().run, args=(work,), daemon=True, name=f"ask-{self.address}").start()
+        answer = beside(f"ask-{self.address}", partial(copy_context().run, question))
         while not wait([answer], timeout=_LOOK_S).done:
             if self.lost:
                 raise Unavailable("store server does not answer", server=self.address)
@@ -114,7 +107,7 @@ class RemoteServer:
 
     def forget(self) -> None:
         """Close the connection; who waits for an answer gets none."""
-        self.lost = True
+        self.give_up()
         self.client.close()
 
     def await_end(self, timeout_s: float) -> None:

@@ -11,6 +11,7 @@ import shutil
 import sys
 import threading
 import time
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import psutil
 import structlog
 from pyspark import SparkConf, SparkContext
 
+from pipelines.engine.early import beside
 from pipelines.names import SPARK_SOCKETS, socket_folder, spark_socket_folder
 from pipelines.processes import remove_left
 from pipelines.settings import Settings
@@ -39,7 +41,7 @@ _SOCKET_NAME = 44
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
 # There is one JVM a process: Spark keeps it in a variable of its class.
 _launching = threading.Lock()
-_launched: Launch | None = None
+_launched: Future[None] | None = None
 _ended = False
 
 
@@ -54,31 +56,10 @@ def spark_conf(settings: Settings, work: Path) -> SparkConf:
     return SparkConf().setMaster(settings.spark_master).setAll(list(_options(settings, work).items()))
 
 
-class Launch(threading.Thread):
-    """Launches a JVM."""
-
-    def __init__(self, conf: SparkConf) -> None:
-        super().__init__(daemon=True, name="jvm-launch")
-        self._conf = conf
-        self._error: Exception | None = None
-
-    def run(self) -> None:
-        """The thread's work."""
-        try:
-            SparkContext._ensure_initialized(conf=self._conf)
-        except Exception as error:
-            self._error = error
-
-    def require(self) -> None:
-        """Wait until the JVM has answered. Raises what its launch failed of: nobody is to launch another."""
-        self.join()
-        if self._error is not None:
-            raise self._error
-
-
-def launch(settings: Settings, work: Path) -> Launch:
+def launch(settings: Settings, work: Path) -> Future[None]:
     """Launch the JVM of this process beside the caller, if nobody has; the session that is started next uses it.
 
+    What is given is done when the JVM has answered, and raises what its launch failed of: nobody is to launch another.
     Raises `Unavailable` when the process ends.
     """
     global _launched
@@ -86,8 +67,8 @@ def launch(settings: Settings, work: Path) -> Launch:
         if _ended:
             raise Unavailable("no jvm is launched any more: the driver ends")
         if _launched is None:
-            _launched = Launch(spark_conf(settings, work))
-            _launched.start()
+            conf = spark_conf(settings, work)
+            _launched = beside("jvm-launch", lambda: SparkContext._ensure_initialized(conf=conf))
         return _launched
 
 
@@ -107,10 +88,10 @@ def end() -> None:
         for process in [*jvms, *(worker for each in jvms for worker in _below(each))]:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        if _launched is None or not _launched.is_alive() or time.monotonic() > deadline:
+        if _launched is None or _launched.done() or time.monotonic() > deadline:
             psutil.wait_procs(jvms, timeout=_END_S)
             return
-        _launched.join(0.1)
+        wait([_launched], timeout=0.1)
 
 
 def _is_jvm(process: psutil.Process) -> bool:

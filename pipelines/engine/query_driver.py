@@ -109,7 +109,7 @@ class QueryDriver:
         self.epoch = -1
         self.error: BaseException | None = None
         self.stopping = threading.Event()
-        self.aborted = threading.Event()
+        self._aborted = threading.Event()
         self._settings = settings
         self._kafka = settings.kafka_config()
         self._admin = Admin(self._kafka)
@@ -233,7 +233,7 @@ class QueryDriver:
         # The one before the first is without Spark: what fails there is tried with it as often as ever. Until it is there for
         # it, a failure of a server's or the broker's is no reason to wait for it.
         for attempt in range(0 if small else 1, attempts + 1):
-            if self.aborted.is_set():
+            if self._aborted.is_set():
                 raise _BatchAborted
             try:
                 if poisoned:
@@ -254,12 +254,12 @@ class QueryDriver:
                 raise
             except SparkNotStarted as error:
                 # Another try would meet the same.
-                if self.aborted.is_set():
+                if self._aborted.is_set():
                     raise _BatchAborted from error
                 raise
             except (PySparkException, Py4JJavaError, Unavailable) as error:
                 self._ahead.drop()
-                if self.aborted.is_set():
+                if self._aborted.is_set():
                     raise _BatchAborted from error
                 self._journal.require_newest()
                 cause, reason = cause_of(error), data_error(error)
@@ -504,7 +504,7 @@ class QueryDriver:
             # The request stays: the next driver answers it.
             raise
         except (RollforwardError, PySparkException, Py4JJavaError) as error:
-            if self.aborted.is_set():
+            if self._aborted.is_set():
                 raise _BatchAborted from error
             self._log.warning("period is not computed", request=asked.id, error=cause_of(error))
             self._requests.failed(asked.id, cause_of(error))
@@ -540,11 +540,10 @@ class QueryDriver:
     def abort(self) -> None:
         """Give the open batch up, unless it is being committed, which is short. Nothing of it counts.
 
-        To be called again while `following`: Spark's job may not have begun, and a cancelled one is not noticed at once.
+        Its job has to be cancelled, too, again while `following`: it may not have begun, and a cancelled one is not noticed at once.
         """
         self.stopping.set()
-        self.aborted.set()
-        self.cancel_job()
+        self._aborted.set()
 
     def cancel_job(self) -> None:
         """Make Spark give up the job of now, if there is one. Its batch fails and is tried again."""

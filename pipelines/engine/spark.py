@@ -13,7 +13,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from pipelines.engine.early import early
+from pipelines.engine.early import beside, early
 from pipelines.engine.jvm import spark_conf
 from pipelines.settings import Settings
 from statestore.errors import Unavailable
@@ -42,8 +42,7 @@ class SparkStart:
             if self._until is not None:
                 return
             self._until = time.monotonic() + _START_S
-        # It keeps no process alive.
-        threading.Thread(target=self._run, daemon=True, name="spark-start").start()
+        beside("spark-start", self._start, self._session)
 
     def session(self) -> SparkSession:
         """Asks for it, and waits until it is up. Raises `SparkNotStarted` if its start fails or takes too long."""
@@ -63,7 +62,8 @@ class SparkStart:
             if self._until is None:
                 self._until = time.monotonic()
         late = SparkNotStarted("it takes too long, or the driver ends", hint="see the driver's log")
-        self._ends(lambda: self._session.set_exception(late))
+        with suppress(InvalidStateError):
+            self._session.set_exception(late)
 
     @property
     def is_awaited(self) -> bool:
@@ -80,20 +80,6 @@ class SparkStart:
             return None
         self._told = True
         return self._session.result()
-
-    def _run(self) -> None:
-        try:
-            session = self._start()
-        except BaseException as error:
-            failure = error
-            self._ends(lambda: self._session.set_exception(failure))
-        else:
-            self._ends(lambda: self._session.set_result(session))
-
-    def _ends(self, tell: Callable[[], None]) -> None:
-        with suppress(InvalidStateError):
-            # Whoever comes first says what came of it.
-            tell()
 
 
 def start_session(

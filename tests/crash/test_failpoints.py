@@ -88,6 +88,13 @@ def test_killed_in_the_driver_s_part_of_a_batch_changes_nothing(deploy: Start, f
     for point in (*WORKER_POINTS, "driver.job-done"):
         fire(pipeline, feed, points, point)
         assert store_differences(pipeline, feed) == [], point
+
+    def failed_is_tried_by_spark() -> bool:
+        fire(pipeline, feed, points, "commit.begun")
+        return '"event": "staging"' in pipeline.log.read_text()
+
+    # Once that is warm.
+    pipeline.await_("what has failed is tried by spark", failed_is_tried_by_spark)
     # Bad records too.
     feed.bad_every = 50
     feed.send(400)

@@ -101,7 +101,7 @@ def test_records_that_fail_become_dead_letters(deploy: Start, feed: Feed, points
 @pytest.mark.timeout(600)
 def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: Start, feed: Feed) -> None:
     pipeline = deploy(answer_timeout_s=300)
-    process = pipeline.start()
+    pipeline.start()
     pipeline.await_running()
     feed.send(500)
     pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
@@ -124,7 +124,7 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     before = ends()
     time.sleep(5)
     assert before == ends()
-    (jvm,) = [child for child in psutil.Process(process.pid).children() if child.name() == "java"]
+    (jvm,) = pipeline.jvms()
     for worker in jvm.children(recursive=True):
         worker.suspend()
     feed.send(500)
@@ -190,11 +190,11 @@ def test_a_short_stop_does_not_wait_for_a_server_that_hangs(
 @pytest.mark.timeout(600)
 def test_a_long_stop_waits_for_a_batch_that_takes_longer_than_others(deploy: Start, feed: Feed) -> None:
     pipeline = deploy(answer_timeout_s=300)
-    process = pipeline.start()
+    pipeline.start()
     pipeline.await_running()
     feed.send(500)
     pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
-    (jvm,) = [child for child in psutil.Process(process.pid).children() if child.name() == "java"]
+    (jvm,) = pipeline.jvms()
     workers = jvm.children(recursive=True)
     for worker in workers:
         worker.suspend()

@@ -22,7 +22,7 @@ from pipelines.settings import load_settings
 work = Path(sys.argv[1])
 options = {"spark.driver.defaultJavaOptions": sys.argv[2]} if sys.argv[2] else {}
 settings = load_settings(bootstrap_servers="unused:1", spark_conf=options)
-jvm.launch(settings, work).join(60)
+jvm.launch(settings, work).result(60)
 from pyspark import SparkContext
 launched = SparkContext._gateway.proc.pid
 from pipelines.engine.spark import start_session

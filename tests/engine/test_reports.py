@@ -13,6 +13,7 @@ from pipelines import heart
 from pipelines.heart import Heart
 from pipelines.registry import Registry
 from pipelines.reports import Reports
+from tests.support.waiting import await_
 
 
 def test_reports_are_made_in_their_order_and_an_error_ends_none_behind_it() -> None:
@@ -59,8 +60,5 @@ def test_a_registry_that_does_not_answer_any_more_does_not_keep_a_driver(
     assert "registry does not answer: the driver ends all the same" in [line["event"] for line in logged]
     # Should it answer yet, the last word is the last.
     answers.set()
-    deadline = time.monotonic() + 10
-    while (row := registry.driver("p")) is None or row.state != "stopped":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    await_("the last word", lambda: (row := registry.driver("p")) is not None and row.state == "stopped", 10)
     registry.close()

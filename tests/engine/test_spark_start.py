@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -13,34 +12,21 @@ import pytest
 
 from pipelines.engine import spark
 from pipelines.engine.spark import SparkNotStarted, SparkStart
-from pipelines.settings import Settings
 from statestore.errors import Unavailable
 from statestore.failpoints import arm, is_armed
-from tests.support.feed import SQL, Feed, create_topic
+from tests.crash.conftest import Start, deploy, feed
+from tests.support.feed import Feed
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.stores import all_differences
 from tests.support.waiting import await_
 
+__all__ = ["deploy", "feed"]
 SMALL = {"spark_start": "when-needed", "small_batch_records": 1_000}
 
 
 @pytest.fixture
-def feed(kafka: str, unique: str) -> Feed:
-    create_topic(kafka, unique)
-    return Feed(kafka, unique, seed=5)
-
-
-@pytest.fixture
-def pipeline(settings: Settings, feed: Feed, points: Path) -> Iterator[PipelineUnderTest]:
-    environment = {"ROLLFORWARD_FAILPOINTS": str(points)}
-    found = PipelineUnderTest(settings.model_copy(update=SMALL), feed.topic, SQL.format(topic=feed.topic), environment)
-    yield found
-    found.close()
-
-
-def jvms(pipeline: PipelineUnderTest) -> list[psutil.Process]:
-    assert pipeline.process is not None
-    return [child for child in psutil.Process(pipeline.process.pid).children() if child.name() == "java"]
+def pipeline(deploy: Start) -> PipelineUnderTest:
+    return deploy(**SMALL)
 
 
 def test_small_batches_need_no_jvm_and_a_backlog_gets_one(
@@ -56,13 +42,13 @@ def test_small_batches_need_no_jvm_and_a_backlog_gets_one(
         feed.send(200)
         pipeline.await_(f"{point} fires", lambda point=point: not is_armed(points, point))  # type: ignore[misc]
         pipeline.await_("input is processed", pipeline.caught_up(feed.sent))
-    assert jvms(pipeline) == []
+    assert pipeline.jvms() == []
     pipeline.kill_driver()
     # More than a small batch: it is worked at from the first moment, and Spark starts beside.
     feed.send(3_000)
     pipeline.start()
     pipeline.await_("spark is up", lambda: "spark is up" in pipeline.log.read_text())
-    assert len(jvms(pipeline)) == 1
+    assert len(pipeline.jvms()) == 1
     pipeline.await_("the backlog is processed", pipeline.caught_up(feed.sent))
     assert pipeline.stop() == 0
     assert all_differences(pipeline, feed) == []

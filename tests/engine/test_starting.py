@@ -6,7 +6,6 @@ import signal
 import socket
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pipelines.pipeline_driver import PipelineDriver
@@ -26,7 +25,7 @@ def test_a_jvm_that_hangs_while_it_starts_ends_the_driver(settings: Settings, ka
         process = pipeline.start()
         # Spark's context begins with it.
         await_("the jvm's first folder", lambda: list(settings.home.glob(f"spark/{unique}-*/tmp/blockmgr-*")), 60)
-        (jvm,) = [child for child in psutil.Process(process.pid).children() if child.name() == "java"]
+        (jvm,) = pipeline.jvms()
         jvm.suspend()
         await_("the driver's end", lambda: process.poll() is not None, 60)
         assert "the jvm is silent and is killed" in pipeline.log.read_text()

@@ -90,6 +90,11 @@ class PipelineUnderTest:
         row = self.registry.driver(self.name)
         return [] if row is None else [server["pid"] for server in row.servers]
 
+    def jvms(self) -> list[psutil.Process]:
+        """The JVM of the driver of now, if it has one."""
+        assert self.process is not None
+        return [child for child in psutil.Process(self.process.pid).children() if child.name() == "java"]
+
     def kill_driver(self) -> None:
         """SIGKILL, and wait until nothing of it is left."""
         assert self.process is not None
