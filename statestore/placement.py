@@ -5,7 +5,7 @@ that expiry deletes files. Which task an entry belongs to is decided by its key 
 are all of one task. The result topic has the key and the window's start, as ksqlDB serialises a windowed key.
 
 A segment has expired when the task's stream time has gone past the retention of all that it can hold. The stream time
-is committed with the batch, so every owner, and every replay, lets the same segments go at the same batch.
+is committed with the batch, so every owner, and every replay, leaves the same segments out from the same batch on.
 """
 
 from __future__ import annotations

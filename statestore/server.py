@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from statestore import channel, entryhashes, logs, partitioner, sortedcolumns, wire
+from statestore import allocator, channel, entryhashes, logs, partitioner, sortedcolumns, wire
 from statestore.batches import Order
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig, TaskSpec
 from statestore.errors import EXIT_FENCED, Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
@@ -303,6 +303,7 @@ def config_from_fields(fields: dict[str, Any]) -> ServerConfig:
 def serve(config: ServerConfig, until: Callable[[], object] | None = None) -> None:
     """Serve until SIGTERM, or until `until` has returned; then end the process."""
     keep_pandas_out()
+    allocator.give_back_often()
     server = StoreServer(config)
 
     def end() -> None:

@@ -599,7 +599,9 @@ class Task:
         try:
             reach("apply.before-write")
             self.store.commit(*self._database.entries(position.checkpoint(self.spec.tasks)))
-            self.steps.add(position)
+            if self._snapshots is not None:
+                # Else no snapshot would ever take them away.
+                self.steps.add(position)
             # Windows expire by their segments, of which the cache knows nothing.
             if not self._placement.windowed:
                 self._cache.put(staged.changed)
@@ -662,6 +664,7 @@ class Task:
                     for space in spaces
                     for name in ("live-sst-files-size", "size-all-mem-tables")
                 )
+                figures["memory"] = database.memory() | {"entry_cache": self._cache.bytes}
                 figures |= {"stream_time_ms": order.stream_time_ms, "dropped": order.dropped}
             return figures
 

@@ -62,7 +62,7 @@ BATCH = _gauge("newest_batch", "number of the newest finished batch; -1 before t
 EPOCH = _gauge("driver_epoch", "the query's epoch: it rises with every driver", "query")
 LAG = _gauge(
     "source_lag_records",
-    "offsets of the source partition that no finished batch holds, also those that are no records",
+    "offsets of the source partition that no planned batch holds, also those that are no records",
     "query",
     "partition",
 )
@@ -72,6 +72,13 @@ TASK_RUNNING = _gauge("task_running", "1 for a task that is open, 0 for one that
 TASK_BATCH = _gauge("task_committed_batch", "the task's newest committed batch", "query", "task")
 STORE_KEYS = _gauge("store_keys", "keys in the task's store, as RocksDB estimates", "query", "task")
 STORE_BYTES = _gauge("store_bytes", "the task's store on disk and in memory tables", "query", "task")
+STORE_MEMORY = _gauge(
+    "store_memory_bytes",
+    "memory that the task's store holds: its memtables, block_cache, table_readers (of RocksDB), and entry_cache",
+    "query",
+    "task",
+    "part",
+)
 DISK_FREE = _gauge("state_disk_free_bytes", "free space of the disk that holds the stores")
 DISK_SIZE = _gauge("state_disk_size_bytes", "size of the disk that holds the stores")
 
@@ -108,7 +115,7 @@ PARTS = {
         *(BATCH_SECONDS, COMMIT_SECONDS, LAST_COMMIT, BATCH, EPOCH, LAG),
     ),
     "Store servers, tasks and stores": (
-        *(SERVER_UP, TASK_RUNNING, TASK_BATCH, STORE_KEYS, STORE_BYTES, DISK_FREE, DISK_SIZE),
+        *(SERVER_UP, TASK_RUNNING, TASK_BATCH, STORE_KEYS, STORE_BYTES, STORE_MEMORY, DISK_FREE, DISK_SIZE),
     ),
     "Recovery": (RECOVERIES, RECOVERY_SECONDS, RECOVERY_RECORDS, RECOVERY_DONE),
     "Snapshots": (

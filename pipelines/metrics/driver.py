@@ -164,6 +164,8 @@ class DriverMetrics:
             names.SNAPSHOT_UPLOADED: snapshot.get("uploaded_bytes"),
             names.SNAPSHOT_COPY: snapshot.get("copy_seconds"),
         }
+        for part, size in task.get("memory", {}).items():
+            self._set(names.STORE_MEMORY, float(size), *labels, part)
         if "ended_at_ms" in snapshot:
             self._losses[labels[0]].snapshot(began_ms=snapshot["began_at_ms"], ended_ms=snapshot["ended_at_ms"])
         for metric, value in fields.items():

@@ -317,6 +317,18 @@ class Database(Base):
         family = self._family(space)
         return 0 if family is None else int(family.property_int_value(f"rocksdb.{name}") or 0)
 
+    def memory(self) -> dict[str, int]:
+        """Bytes that RocksDB holds in memory, by part: memtables and those that are being flushed, blocks, indexes.
+
+        Kafka Streams tells the same as `size-all-mem-tables`, `block-cache-usage` and `estimate-table-readers-mem`.
+        """
+        families = list(self._families)
+        return {
+            "memtables": sum(self.property(name, "size-all-mem-tables") for name in families),
+            "block_cache": self._cache.get_usage(),
+            "table_readers": sum(self.property(name, "estimate-table-readers-mem") for name in families),
+        }
+
     def has(self, space: str) -> bool:
         """Whether the space exists."""
         return space in self._families

@@ -4,6 +4,8 @@ python -m tests.statestore.memory_child transaction <folder> <bytes> <mechanism>
     Writes so many bytes in one transaction, reads some back, and commits.
 python -m tests.statestore.memory_child task <folder> <bytes> <bootstrap servers> <application>
     Writes so many bytes in small entries through a `StreamTask`, which commits when it has to.
+python -m tests.statestore.memory_child flush <folder> <bytes>
+    Fills memtables with so many bytes, between which other things are allocated that stay, and flushes, three times.
 """
 
 from __future__ import annotations
@@ -11,12 +13,16 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+from statestore import allocator
 from statestore.budget import UncommittedBudget
+from statestore.config import RocksConfig
 from statestore.context import RecordContext
 from statestore.kinds.key_value import KeyValue
+from statestore.rocks.database import Database
 from statestore.store import TransactionalMechanism
 from statestore.streamtask import StreamTask
 from statestore.taskstores import TaskStores
@@ -70,7 +76,27 @@ def task(folder: Path, total: int, bootstrap: str, application: str) -> dict[str
     return {"written": count * SMALL_BYTES, "working": grown, "commits": int(commits)}
 
 
+def flush(folder: Path, total: int) -> dict[str, int]:
+    """What the memtables took before the last flush, and by how much the process is smaller behind it."""
+    database = Database(folder, ["s"], RocksConfig(log_bytes_max=10 * total))
+    stays = []
+    for _ in range(3):
+        for first in range(0, total // VALUE_BYTES, _AT_ONCE):
+            keys = range(first, first + _AT_ONCE)
+            database.write({"s": [(b"%012d" % key, bytes(VALUE_BYTES)) for key in keys]})
+            stays.append(bytes(40_000))
+        full, memtables = resident("VmRSS"), database.memory()["memtables"]
+        database.flush()
+        # They are freed behind the flush, in RocksDB's own thread.
+        ends = time.monotonic() + 5
+        while (back := full - resident("VmRSS")) <= 0.8 * memtables and time.monotonic() < ends:
+            allocator.give_back()
+            time.sleep(0.05)
+    database.close()
+    return {"memtables": memtables, "back": back, "kept": sum(map(len, stays))}
+
+
 if __name__ == "__main__":
     how, folder, total, *arguments = sys.argv[1:]
-    runs: dict[str, Callable[..., dict[str, int]]] = {"transaction": transaction, "task": task}
+    runs: dict[str, Callable[..., dict[str, int]]] = {"transaction": transaction, "task": task, "flush": flush}
     print(json.dumps(runs[how](Path(folder), int(total), *arguments)))

@@ -1,4 +1,7 @@
-"""Ten times `uncommitted_bytes_max` written: what spills stays within a bound, what does not makes its task commit."""
+"""Memory is bounded, and given back.
+
+Ten times `uncommitted_bytes_max` written: what spills stays within a bound, what does not makes its task commit.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
-from statestore.config import RocksConfig
+from statestore import allocator, server
+from statestore.config import KafkaConfig, RocksConfig, ServerConfig
+from tests.statestore.conftest import ONE
 from tests.support.counting import Input
+from tests.support.task import TaskWorld
 
 MIB = 1024 * 1024
 UNCOMMITTED_BYTES_MAX = 8 * MIB
@@ -64,3 +71,36 @@ def test_a_task_commits_by_the_memory_that_small_entries_take(tmp_path: Path, ka
     figures = measured("task", tmp_path, kafka, unique, written=10 * TASK_BYTES_MAX)
     assert figures["written"] > 9 * TASK_BYTES_MAX
     assert figures["working"] < TASK_BOUND
+
+
+def test_a_flush_gives_the_memtables_back_whatever_was_allocated_between_their_pieces(tmp_path: Path) -> None:
+    """glibc by itself gives back nothing of the second and of every later one."""
+    figures = measured("flush", tmp_path, written=10 * MIB)
+    assert figures["memtables"] > 10 * MIB
+    assert figures["back"] > figures["memtables"] * 0.8
+
+
+def test_a_store_server_gives_memory_back_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Served(Exception):
+        pass
+
+    def not_here(_: ServerConfig) -> None:
+        raise Served
+
+    given: Queue[None] = Queue()
+    monkeypatch.setattr(allocator, "EVERY_S", 0.01)
+    monkeypatch.setattr(allocator, "give_back", lambda: given.put(None))
+    # It is for the whole process.
+    monkeypatch.setattr(server, "keep_pandas_out", lambda: None)
+    monkeypatch.setattr(server, "StoreServer", not_here)
+    with pytest.raises(Served):
+        server.serve(ServerConfig("s", str(tmp_path / "socket"), KafkaConfig("127.0.0.1:1"), RocksConfig()))
+    for _ in range(2):
+        given.get(timeout=10)
+
+
+def test_without_snapshots_a_task_remembers_no_batches_for_them(world: TaskWorld) -> None:
+    before = len(world.running.steps.since_last())
+    for batch in range(3):
+        world.commit({ONE: b"%d" % batch})
+    assert before == len(world.running.steps.since_last())
