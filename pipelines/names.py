@@ -11,6 +11,7 @@ from pathlib import Path
 from statestore.errors import InvalidInput
 
 _NAME = re.compile(r"[a-z0-9_]+")
+_OWNER = re.compile(r"[a-z0-9_]+[/-]\d+\.owner")
 SPARK_SOCKETS = "spark-"
 
 
@@ -54,6 +55,15 @@ def driver_id(pipeline: str, query: str) -> str:
 def task_folder(states: Path, pipeline: str, query: str, task: int) -> Path:
     """Local state of a task."""
     return states / pipeline / query / str(task)
+
+
+def is_state_folder(folder: Path) -> bool:
+    """Whether it is a pipeline's, by the files of its tasks' owners: here, or as store servers of their own have it.
+
+    Whoever opens a task makes that file, and nobody removes it.
+    """
+    owners = (*folder.glob("*/*.owner"), *folder.glob("*.owner"))
+    return any(_OWNER.fullmatch(str(owner.relative_to(folder))) for owner in owners)
 
 
 def spark_folder(home: Path, pipeline: str) -> Path:

@@ -230,6 +230,12 @@ class Registry:
         with self._session() as session:
             return list(session.scalars(mine.order_by(BatchRow.id.desc()).limit(limit)))
 
+    def first_batch(self, pipeline: str, query: str, *, after: int) -> BatchRow | None:
+        """The first of the kept batches of a query whose number is above `after`."""
+        mine = (BatchRow.pipeline == pipeline, BatchRow.query == query, BatchRow.batch > after)
+        with self._session() as session:
+            return session.scalars(select(BatchRow).where(*mine).order_by(BatchRow.id).limit(1)).first()
+
     def dead_letters(self, pipeline: str, query: str, *, since: float) -> int:
         """Dead letters of the kept batches of a query that finished at or after `since`."""
         mine = (BatchRow.pipeline == pipeline, BatchRow.query == query, BatchRow.finished_at >= since)

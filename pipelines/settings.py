@@ -48,7 +48,10 @@ class Settings(BaseSettings):
     )
     metastore_url: str = Field("", description="SQLAlchemy URL of the metastore's database; default: sqlite in <home>")
     spark_master: str = Field("local[2]", description="Spark master; local[n] with n no larger than the cores")
-    spark_conf: dict[str, str] = Field({}, description="Spark settings, laid over ours")
+    spark_conf: dict[str, str] = Field(
+        {},
+        description="Spark settings, laid over ours; leave adaptive execution, ANSI mode, time zone and task failures alone",
+    )
     spark_driver_host: str = Field("127.0.0.1", description="address under which a cluster's workers reach the driver")
     spark_driver_memory: str = Field("1g", description="heap of the driver's JVM")
     java_home: Path | None = Field(None, description="Java 17 or newer; default: found by itself")
@@ -67,7 +70,7 @@ class Settings(BaseSettings):
     )
     spark_start: Literal["at-once", "when-needed"] = Field(
         AT_ONCE,
-        description="start Spark with the driver, or when a batch first needs it: a pipeline of small batches alone never has a JVM",
+        description="start Spark with the driver, or when a batch first needs it (docs/operations.md says of which queries)",
     )
     small_batch_records: Annotated[int, Field(ge=0)] = Field(
         30_000,
@@ -128,7 +131,8 @@ class Settings(BaseSettings):
         300.0, description="check `fresh` fails when records wait and no batch was finished for this long"
     )
     check_snapshot_age_s_max: Annotated[float, Field(gt=0)] = Field(
-        3600.0, description="check `snapshot_age` fails for a task whose newest snapshot is older"
+        3600.0,
+        description="check `snapshot_age` fails for a task with batches that have been in no snapshot for longer",
     )
     check_dead_letters_max: Annotated[int, Field(ge=0)] = Field(
         0, description="check `dead_letters` fails for more dead letters than this in the kept batches of a day"

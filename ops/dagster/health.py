@@ -115,7 +115,9 @@ def _verify(tables: _Tables) -> dg.AssetChecksDefinition:
                             asset_key=key,
                             check_name=VERIFICATION,
                             severity=dg.AssetCheckSeverity.ERROR,
-                            description=f"{sum(one.keys for one in mine)} keys compared, {wrong} differ",
+                            description=f"{sum(one.keys for one in mine)} keys compared, {wrong} differ"
+                            if mine
+                            else "nothing was compared: no store of the table is on this machine",
                             metadata={
                                 "figure": wrong,
                                 "tasks": dg.MetadataValue.json([one.to_json() for one in mine]),

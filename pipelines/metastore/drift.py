@@ -98,7 +98,8 @@ def _stores(settings: Settings, deployed: set[str]) -> Iterator[Finding]:
     if not settings.states.is_dir():
         return
     for folder in sorted(settings.states.iterdir()):
-        if folder.is_dir() and folder.name not in deployed:
+        # It may not be ours alone, whatever the documents say.
+        if folder.name not in deployed and names.is_state_folder(folder):
             act = _remover(folder)
             yield Finding(folder.name, "store", f"folder {folder} is of no deployed pipeline", "delete it", act=act)
 

@@ -81,17 +81,29 @@ def test_stores_of_no_pipeline_are_deleted_and_others_left(
     metastore: Metastore, service: Settings, unique: str
 ) -> None:
     for name in (unique, "gone"):
-        (service.states / name / "totals").mkdir(parents=True)
-    [finding] = find(service)
-    assert ("gone", "store") == (finding.pipeline, finding.what)
-    repair([finding])
-    assert [unique] == [folder.name for folder in service.states.iterdir()]
+        (service.states / name / "totals" / "0").mkdir(parents=True)
+        (service.states / name / "totals" / "0.owner").touch()
+        (service.states / name / "totals" / "rates.json").touch()
+    # As a store server has it that serves a driver on another machine.
+    (service.states / "elsewhere" / "totals-0").mkdir(parents=True)
+    (service.states / "elsewhere" / "totals-0.owner").touch()
+    # Of somebody else, beside ours.
+    for others in ("photos/2024/01/1.jpg", "database/base/1/112", "lost+found/x/y"):
+        (service.states / others).parent.mkdir(parents=True, exist_ok=True)
+        (service.states / others).touch()
+    (service.states / "database" / "VERSION").touch()
+    (service.states / "empty").mkdir()
+    findings = find(service)
+    assert [("elsewhere", "store"), ("gone", "store")] == [(finding.pipeline, finding.what) for finding in findings]
+    repair(findings)
+    assert {unique, "empty", "photos", "database", "lost+found"} == {folder.name for folder in service.states.iterdir()}
 
 
 def test_nothing_is_left_over_of_a_metastore_that_is_not_whole(
     metastore: Metastore, service: Settings, unique: str
 ) -> None:
-    (service.states / "other").mkdir(parents=True)
+    (service.states / "other" / "totals").mkdir(parents=True)
+    (service.states / "other" / "totals" / "0.owner").touch()
     metastore.log.admin.delete([metastore.log.topic_name])
     metastore.log.admin.await_gone(metastore.log.topic_name)
     findings = find(service)
