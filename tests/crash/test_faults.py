@@ -57,10 +57,9 @@ def planned_and_open(pipeline: PipelineUnderTest) -> None:
 
 
 # Where offsets of groups and transactions are.
-BROKERS_OWN = ("__consumer_offsets", "__transaction_state")
 
 
-@pytest.mark.parametrize("canary", ["", "part_of_a_task_committed"])
+@pytest.mark.parametrize("canary", ["", pytest.param("part_of_a_task_committed", marks=pytest.mark.slow)])
 def test_a_row_that_fails_commits_nothing_of_its_batch(deploy: Start, feed: Feed, canary: str) -> None:
     pipeline = deploy(canary=canary, batch_attempts=2, on_error="stop")
     with_poison(pipeline, 13)
@@ -79,7 +78,9 @@ def test_a_row_that_fails_commits_nothing_of_its_batch(deploy: Start, feed: Feed
 
 @pytest.mark.timeout(600)
 def test_records_that_fail_become_dead_letters(deploy: Start, feed: Feed, points: Path) -> None:
-    feed.send(120)
+    # Undecodable ones beside those that an expression refuses.
+    feed.bad_every = 20
+    feed.send(60)
     single = [key for key, (n, _, _) in feed.totals.items() if n == 1][:3]
     pipeline = deploy(poisoned_records_max=2)
     with_poison(pipeline, *single)
@@ -105,25 +106,6 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     pipeline.await_running()
     feed.send(500)
     pipeline.await_("first input is processed", pipeline.caught_up(feed.sent))
-    # Without input: an idle pipeline commits nothing, no transaction and no offset either.
-    admin = Admin(pipeline.settings.kafka_config())
-    ours = [f"{pipeline.name}-{name}" for name in ("totals", "totals-changelog", "totals-batches")]
-    topics = {name: topic.partitions for name, topic in admin.describe([*ours, *BROKERS_OWN]).items()}
-    assert {*ours, *BROKERS_OWN} == set(topics)
-
-    def ends() -> list[dict[int, int]]:
-        return [admin.ends(name, partitions=count) for name, count in topics.items()]
-
-    def stable_ends() -> list[dict[int, int]]:
-        return [admin.stable_ends(name, partitions=count) for name, count in topics.items()]
-
-    # The broker ends a transaction after it has answered its commit.
-    pipeline.await_("every transaction has ended", lambda: ends() == stable_ends())
-    # And notes that it has, after that.
-    time.sleep(2)
-    before = ends()
-    time.sleep(5)
-    assert before == ends()
     (jvm,) = pipeline.jvms()
     for worker in jvm.children(recursive=True):
         worker.suspend()
@@ -131,18 +113,20 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     planned_and_open(pipeline)
     started = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
-        stopped = pool.submit(control.stop, pipeline.settings, pipeline.registry, pipeline.name, timeout_s=20)
+        stopped = pool.submit(control.stop, pipeline.settings, pipeline.registry, pipeline.name, timeout_s=16)
         # So that nobody who starts it now takes this one for the driver.
         pipeline.await_(
             "the driver says that it is stopping",
             lambda: control.status(pipeline.registry, pipeline.name).state == control.STOPPING,
         )
         assert stopped.result()
-    require_within(20, started)
+    require_within(16, started)
     pipeline.await_no_orphans()
     # A driver that had to be killed would not have said so.
     assert control.status(pipeline.registry, pipeline.name).state == "stopped"
     since = time.time()
+    # Whoever runs next needs no Spark for what was left.
+    pipeline.settings = pipeline.settings.model_copy(update=DRIVERS)
     assert pipeline.run_until_end() == 0
     assert {row.plan["way"] for row in pipeline.registry.recoveries(pipeline.name, since=since)} == {"nothing"}
     assert all_differences(pipeline, feed) == []
@@ -240,8 +224,10 @@ def test_the_older_of_two_drivers_is_fenced(deploy: Start, feed: Feed, settings:
 
 
 def test_an_unreachable_broker_at_start_is_named(deploy: Start) -> None:
-    pipeline = deploy(**DRIVERS, request_timeout_s=5)
-    pipeline.settings = pipeline.settings.model_copy(update={"bootstrap_servers": "127.0.0.1:1"})
+    pipeline = deploy(**DRIVERS)
+    pipeline.settings = pipeline.settings.model_copy(
+        update={"bootstrap_servers": "127.0.0.1:1", "request_timeout_s": 1}
+    )
     assert pipeline.run_until_end() == 4
     row = pipeline.registry.driver(pipeline.name)
     assert row is not None and row.state == "failed"
@@ -302,9 +288,8 @@ def test_a_committed_batch_needs_its_input_no_more(deploy: Start, feed: Feed, po
     assert pipeline.run_until_end() == -signal.SIGKILL
     pipeline.await_no_orphans()
     feed.delete_all()
-    # Nobody has to accept a loss: there is none.
-    assert pipeline.run_until_end() == 0, pipeline.tail()
     feed.send(300)
+    # Nobody has to accept a loss: there is none.
     assert pipeline.run_until_end() == 0, pipeline.tail()
     assert all_differences(pipeline, feed) == []
 

@@ -43,7 +43,7 @@ def ways_of(pipeline: PipelineUnderTest) -> set[str]:
 @pytest.mark.parametrize(
     ("small", "way"),
     [
-        ({"small_batch_records": 0}, "staging"),
+        pytest.param({"small_batch_records": 0}, "staging", marks=pytest.mark.slow),
         ({}, "staged without spark"),
         # A sample has told the size of records before the first batch.
         ({"small_batch_bytes": BATCH_BYTES // 2}, "staging"),

@@ -207,7 +207,7 @@ def test_results_are_those_of_the_rows_themselves(spark: SparkSession, name: str
     # Few rows at once, and more groups than are held.
     combined.combine = replace(combined.combine, rows_bytes=2_000, groups_bytes=1_000)
 
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=6, deadline=None)
     @given(PARTS)
     def same(parts: list[list[list[bytes | None]]]) -> None:
         expected = results(spark, plain, parts)

@@ -160,7 +160,7 @@ def test_results_are_those_of_the_jvm(spark: SparkSession, name: str) -> None:
     by_jvm, by_worker = ProjectionJob(query, project=False), ProjectionJob(query)
     assert by_worker.projected is not None
 
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=5, deadline=None)
     @given(PARTS)
     def same(parts: list[list[Records]]) -> None:
         expected = results(spark, by_jvm, parts)

@@ -48,8 +48,12 @@ def read(broker: Broker, topic: str, count: int) -> list[bytes]:
         consumer.close()
 
 
-def test_broker_starts_and_stops_in_seconds(
-    broker: Broker, java: JavaHome, kafka_jars: list[Path], record_property: Callable[[str, object], None]
+def test_broker_starts_and_stops_in_seconds_and_keeps_what_is_committed_when_it_is_killed(
+    broker: Broker,
+    java: JavaHome,
+    kafka_jars: list[Path],
+    leftovers: Callable[[], list[int]],
+    record_property: Callable[[str, object], None],
 ) -> None:
     steps: list[str] = []
     began = time.monotonic()
@@ -59,24 +63,6 @@ def test_broker_starts_and_stops_in_seconds(
     record_property("rss_mb", psutil.Process(record.pid).memory_info().rss // 10**6)
     assert ["formatting a new data folder", f"starting on port {broker.port}"] == steps
     assert started - began < 15
-    create_topic(broker, "t")
-    commit(broker, "t", [b"1", b"2"])
-    assert [b"1", b"2"] == read(broker, "t", 2)
-    assert broker.stop()
-    record_property("stop_s", round(time.monotonic() - started, 2))
-    assert not process.is_alive(record)
-    assert broker.port is not None
-    assert ports.is_free(broker.port)
-
-
-def test_committed_records_and_address_survive_kill_and_restart(
-    broker: Broker,
-    java: JavaHome,
-    kafka_jars: list[Path],
-    leftovers: Callable[[], list[int]],
-    record_property: Callable[[str, object], None],
-) -> None:
-    record = broker.start(java, kafka_jars)
     address = broker.address
     create_topic(broker, "kept")
     commit(broker, "kept", [b"a", b"b", b"c"])
@@ -85,7 +71,7 @@ def test_committed_records_and_address_survive_kill_and_restart(
     os.kill(record.pid, signal.SIGKILL)
     psutil.wait_procs([psutil.Process(record.pid)], timeout=60)
     assert not process.is_alive(record)
-    steps: list[str] = []
+    steps.clear()
     began = time.monotonic()
     second = broker.start(java, kafka_jars, on_step=steps.append)
     record_property("restart_after_kill_s", round(time.monotonic() - began, 2))
@@ -93,6 +79,12 @@ def test_committed_records_and_address_survive_kill_and_restart(
     assert [f"starting on port {broker.port}"] == steps
     assert [b"a", b"b", b"c"] == read(broker, "kept", 3)
     assert [second.pid] == leftovers()
+    began = time.monotonic()
+    assert broker.stop()
+    record_property("stop_s", round(time.monotonic() - began, 2))
+    assert not process.is_alive(second)
+    assert broker.port is not None
+    assert ports.is_free(broker.port)
 
 
 def test_given_port_in_use_names_port_and_owner(broker: Broker, java: JavaHome, kafka_jars: list[Path]) -> None:

@@ -79,7 +79,7 @@ def test_stack_comes_up_once_and_goes_down_whole(
 
 def test_failing_component_is_told_and_what_was_started_is_stopped(stack: Stack, leftovers: Leftovers) -> None:
     with pytest.raises(StartFailed, match="broken on purpose"):
-        stack.up(**with_dagster("broken_definitions"))
+        stack.up(components=["s3", "dagster"], **with_dagster("broken_definitions"))
     assert [] == leftovers()
     assert {"stopped"} == {component.state for component in stack.status().components}
 
@@ -93,8 +93,8 @@ def test_failing_component_leaves_alone_what_ran_before(stack: Stack, leftovers:
 
 @pytest.mark.parametrize("damage", ["cut short", "missing", "killed"])
 def test_down_leaves_no_process_whatever_the_files_say(stack: Stack, leftovers: Leftovers, damage: str) -> None:
-    status = stack.up(components=["kafka"])
-    files = [stack.home / "stack.json", stack.home / "run" / "kafka.json"]
+    status = stack.up(components=["s3"])
+    files = [stack.home / "stack.json", stack.home / "run" / "s3.json"]
     if damage == "cut short":
         for file in files:
             file.write_text(file.read_text()[:10])
@@ -102,11 +102,11 @@ def test_down_leaves_no_process_whatever_the_files_say(stack: Stack, leftovers: 
         for file in files:
             file.unlink()
     else:
-        kill(status.component("kafka").pid)
-        assert "dead" == stack.status().component("kafka").state
+        kill(status.component("s3").pid)
+        assert "dead" == stack.status().component("s3").state
     stack.down()
     assert [] == leftovers()
-    assert "stopped" == stack.status().component("kafka").state
+    assert "stopped" == stack.status().component("s3").state
 
 
 def _up(home: Path, said: multiprocessing.SimpleQueue) -> None:
@@ -143,7 +143,7 @@ def test_wipe_deletes_a_home_of_ours_and_not_the_cache(stack: Stack) -> None:
 def test_wipe_of_a_home_that_was_not_ours_deletes_only_our_entries(stack: Stack) -> None:
     stack.home.mkdir()
     (stack.home / "letter.txt").touch()
-    stack.up(components=["kafka"])
+    stack.up(components=["s3"])
     stack.down(wipe=True)
     assert ["letter.txt"] == [path.name for path in stack.home.iterdir()]
 

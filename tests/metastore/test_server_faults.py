@@ -190,13 +190,19 @@ def test_a_log_that_was_cut_by_hand_degrades_servers_old_and_new_until_it_is_res
 NO_BROKER = ("kafka does not answer", "log was last looked at")
 
 
-@pytest.fixture
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A broker that other tests do not need."""
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack that other tests do not need."""
     stack = Stack(tmp_path_factory.mktemp("broker"))
-    stack.up(components=["kafka"])
     yield stack
     stack.down(wipe=True)
+
+
+@pytest.fixture
+def own(apart: Stack) -> Stack:
+    """Its broker, up whatever a test has done to it before."""
+    apart.up(components=["kafka"])
+    return apart
 
 
 def broker(stack: Stack) -> int:
@@ -217,7 +223,7 @@ def alone(own: Stack, tmp_path: Path, unique: str) -> Settings:
     """Settings of a service on that broker, with a source topic of its own name. What is tested is not Kafka's patience."""
     bootstrap = own.status().bootstrap_servers or ""
     Admin(Settings(bootstrap_servers=bootstrap).kafka_config()).create(unique, partitions=1, settings={})
-    return settings_for(tmp_path / "alone", bootstrap, tasks=1, request_timeout_s=10)
+    return settings_for(tmp_path / "alone", bootstrap, tasks=1, request_timeout_s=5)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from statestore.config import ObjectsConfig
 from statestore.failpoints import COLLECT_POINTS, LOAD_POINTS, RESTORE_POINTS, ROLLBACK_POINTS, SNAPSHOT_POINTS
 from statestore.planning.plan import Way
 from statestore.snapshots.collect import collect
-from tests.support.killed import run_child
+from tests.support.killed import prepare, run_child
 from tests.support.task import TaskWorld, config_of
 
 Model = dict[bytes, bytes]
@@ -136,8 +136,7 @@ def _collect_after_leases(world: TaskWorld) -> None:
     quick=("restore.pinned", "restore.in-download"),
 )
 def test_killed_while_restoring(world: TaskWorld, point: str, tmp_path: Path) -> None:
-    answers, killed = run_child(world, [OPEN, commit(0), SNAPSHOT, commit(1)], tmp_path / "points")
-    assert not killed and 4 == len(answers)
+    prepare(world, [OPEN, commit(0), SNAPSHOT, commit(1)])
     shutil.rmtree(world.spec.folder)
     answers, killed = run_child(world, [OPEN], tmp_path / "points", kill_at=point)
     assert killed and [] == answers
@@ -153,7 +152,7 @@ def test_killed_while_rebuilding_from_the_whole_changelog(world: TaskWorld, poin
         {"do": "commit", "changes": model},
         {"do": "commit", "changes": dict.fromkeys(list(model)[::3], "new")},
     ]
-    run_child(world, steps, tmp_path / "points")
+    prepare(world, steps)
     # A store of another version is in the way: it goes when the new one is complete, and not before.
     shutil.rmtree(world.spec.folder)
     world.spec.folder.mkdir()
@@ -177,7 +176,7 @@ def test_killed_while_rebuilding_from_the_whole_changelog(world: TaskWorld, poin
 
 @pytest.mark.parametrize("point", ROLLBACK_POINTS)
 def test_killed_while_rolling_back(world: TaskWorld, point: str, tmp_path: Path) -> None:
-    run_child(world, [OPEN, commit(0)], tmp_path / "points")
+    prepare(world, [OPEN, commit(0)])
     world.spec.folder.with_name("0.recovering").mkdir()
     answers, killed = run_child(world, [OPEN], tmp_path / "points", kill_at=point)
     assert killed and [] == answers
@@ -193,8 +192,7 @@ def test_killed_while_collecting(kafka: str, unique: str, storage: Storage, poin
     steps: list[dict[str, Any]] = [OPEN]
     for batch in range(3):
         steps += [commit(batch), SNAPSHOT]
-    answers, killed = run_child(world, steps, tmp_path / "points")
-    assert not killed and 7 == len(answers)
+    prepare(world, steps)
     storage.age(3600)
     answers, killed = run_child(world, [COLLECT], tmp_path / "points", kill_at=point)
     assert killed and [] == answers

@@ -22,7 +22,7 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name, value in secrets(tmp_path / "secrets").items():
         monkeypatch.setenv(name, value)
     address = f"tls://127.0.0.1:{free_port()}"
-    server = StoreServer(ServerConfig("s", address, KafkaConfig("unused:1"), RocksConfig(), states=tmp_path))
+    server = StoreServer(ServerConfig("s", address, KafkaConfig("127.0.0.1:1"), RocksConfig(), states=tmp_path))
     yield address
     server.shutdown()
 

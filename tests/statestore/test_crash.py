@@ -22,6 +22,7 @@ from statestore.failpoints import (
     INDEXED_POINTS,
     SECONDARY_OPENING_POINTS,
     SECONDARY_POINTS,
+    SPILL_POINTS,
     STORE_POINTS,
     STORE_RESTORE_POINTS,
     arm,
@@ -42,6 +43,7 @@ POINTS = [
     *(("auto", point) for point in STORE_POINTS),
     *(("direct", point) for point in STORE_RESTORE_POINTS + DROP_POINTS),
 ]
+TRANSACTIONAL = ("indexed_batch", "secondary_store", "auto")
 # What has to have happened before for an opening to come to the point.
 BEFORE = {
     "secondary.roll-forward": ["secondary.in-copy"],
@@ -115,7 +117,14 @@ class Child:
         assert last + ROUNDS == committed_rounds(self.folder)[-1].number
 
 
-@pytest.mark.parametrize(("mechanism", "point"), POINTS)
+@pytest.mark.parametrize(
+    ("mechanism", "point"),
+    # Whatever the mechanism is that is chosen, its points are those of the mechanism; spilling is its own.
+    [
+        pytest.param(*at, marks=pytest.mark.slow if at[0] == "auto" and at[1] not in SPILL_POINTS else ())
+        for at in POINTS
+    ],
+)
 def test_a_store_killed_at_a_failpoint_is_at_one_version_and_goes_on(
     tmp_path: Path, mechanism: str, point: str
 ) -> None:
@@ -133,10 +142,13 @@ def test_a_store_killed_at_a_failpoint_is_at_one_version_and_goes_on(
 
 
 @pytest.mark.parametrize("point", STORE_RESTORE_POINTS + DROP_POINTS)
-@pytest.mark.parametrize("mechanism", ["indexed_batch", "secondary_store", "auto"])
+@pytest.mark.parametrize("mechanism", ["", *(pytest.param(one, marks=pytest.mark.slow) for one in TRANSACTIONAL)])
 def test_a_store_killed_while_it_is_restored_from_nothing_is_at_one_version_and_goes_on(
     tmp_path: Path, mechanism: str, point: str
 ) -> None:
+    # In turns, so that each has some of the points.
+    turn = (STORE_RESTORE_POINTS + DROP_POINTS).index(point) + chosen_seed()
+    mechanism = mechanism or TRANSACTIONAL[turn % len(TRANSACTIONAL)]
     child = Child(tmp_path, mechanism, seed=2)
     assert not child.dies_at([])
     shutil.rmtree(tmp_path / "task")

@@ -14,6 +14,14 @@ from typing import Any
 from statestore.failpoints import arm
 from tests.support.present import present
 from tests.support.task import TaskWorld
+from tests.support.task_child import do
+
+
+def prepare(world: TaskWorld, steps: list[dict[str, Any]]) -> None:
+    """Do the steps in this process, of which nobody is to be killed, and let go of the task."""
+    for step in steps:
+        do(world, step)
+    world.close()
 
 
 def run_child(

@@ -23,10 +23,11 @@ def main() -> None:
     world = TaskWorld(about["kafka"], about["name"], Path(about["folder"]), config)
     world.spec = replace(world.spec, store=replace(world.spec.store, retention_ms=about["retention_ms"]))
     for line in sys.stdin:
-        print(json.dumps(_step(world, json.loads(line)), default=str), file=sys.__stdout__, flush=True)
+        print(json.dumps(do(world, json.loads(line)), default=str), file=sys.__stdout__, flush=True)
 
 
-def _step(world: TaskWorld, step: dict[str, Any]) -> Any:
+def do(world: TaskWorld, step: dict[str, Any]) -> Any:
+    """One step; gives its answer."""
     match step["do"]:
         case "open":
             return world.open().to_json()

@@ -25,7 +25,7 @@ from ops import control
 from ops.environment import with_spark
 from pipelines.metastore.embedded import deploy, want
 from pipelines.registry import RUNNING, Registry
-from pipelines.settings import Settings
+from pipelines.settings import AT_ONCE, Settings
 from statestore.errors import RollforwardError
 from statestore.kafka.admin import Admin
 from tests.crash.matrix import check
@@ -47,16 +47,17 @@ class Bench:
     """Everything that runs; `close` ends it.
 
     small: the driver computes small batches itself, as by default. Otherwise Spark computes them all.
+    spark_start: at once, so that there is a JVM to kill, unless no fault is to meet one.
     """
 
-    def __init__(self, home: Path, seed: int, *, small: bool = False) -> None:
+    def __init__(self, home: Path, seed: int, *, small: bool = False, spark_start: str = AT_ONCE) -> None:
         self.home = home
         with ExitStack() as ends:
-            self._start(ends, seed, small=small)
+            self._start(ends, seed, small=small, spark_start=spark_start)
             # Whatever of it has been started is ended, last first, if the rest does not come up.
             self._ends = ends.pop_all()
 
-    def _start(self, ends: ExitStack, seed: int, *, small: bool) -> None:
+    def _start(self, ends: ExitStack, seed: int, *, small: bool, spark_start: str) -> None:
         home = self.home
         # Whatever makes temporary files makes them here, where nobody else's are. Short, for paths of sockets.
         self.temporary = Path(tempfile.mkdtemp(prefix="m-"))
@@ -73,7 +74,7 @@ class Bench:
         self.stack.up(components=["kafka"])
         self.network = Network(proxy=proxy, proxied=proxied)
         ends.callback(self.network.close)
-        unusual: dict[str, Any] = {} if small else {"small_batch_records": 0}
+        unusual: dict[str, Any] = {"spark_start": spark_start} | ({} if small else {"small_batch_records": 0})
         self.settings = with_spark(
             Settings(
                 home=home / "home",
@@ -82,8 +83,6 @@ class Bench:
                 service="matrix",
                 batch_interval_s=0.3,
                 **unusual,
-                # There has to be one that can be killed.
-                spark_start="at-once",
                 tasks=2,
                 request_timeout_s=TRANSACTION_S,
                 answer_timeout_s=ANSWER_S,

@@ -177,7 +177,8 @@ def temporary(folder: Path, spark: Path) -> list[str]:
     """Temporary files that somebody has left in `folder`, or more of them in Spark's own folders than one JVM has."""
     known = {names.socket_folder().name}
     problems = [f"temporary: {path}" for path in sorted(folder.iterdir()) if path.name not in known]
-    for work in spark.iterdir():
+    # There is none before a driver has needed Spark.
+    for work in spark.glob("*"):
         found = sorted(path.name for path in (work / "tmp").iterdir())
         more = [kind for kind in _OF_ONE_JVM if sum(name.startswith(kind) for name in found) > 1]
         problems += [f"temporary: several {kind}* in {work}: {found}" for kind in more]

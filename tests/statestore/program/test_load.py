@@ -109,9 +109,9 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", ["", *(pytest.param(one, marks=pytest.mark.slow) for one in MECHANISMS)])
 def test_what_is_loaded_is_what_was_written_and_goes_on(written: Any, mechanism: str) -> None:
-    task: Written = written(mechanism)
+    task: Written = written(mechanism or random.Random(chosen_seed()).choice(MECHANISMS))
     for beginning, way in (("early", Way.ROLL_FORWARD), ("lost", Way.FULL_REPLAY)):
         task.begin(beginning)
         ways = task.check(beginning)
