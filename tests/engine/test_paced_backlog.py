@@ -17,8 +17,8 @@ SQL = """
 CREATE STREAM numbers (n BIGINT) WITH (kafka_topic='{topic}', value_format='json');
 CREATE TABLE totals AS SELECT n % 1000 AS k, COUNT(*) AS n, SUM(n) AS total FROM numbers GROUP BY n % 1000 EMIT CHANGES;
 """
-COUNT, PARTITIONS = 2_400_000, 4
-TARGET_S, MOST = 0.4, 150_000
+COUNT, PARTITIONS = 1_200_000, 4
+TARGET_S, MOST = 0.4, 75_000
 # Of batches before the bound has settled, which moves by a factor of two a batch.
 SETTLING = 6
 
