@@ -97,10 +97,10 @@ def test_a_driver_is_scraped_as_long_as_it_is_to_run(
     assert 2 == sum(found["rollforward_recoveries_total"].values())
     memory = found["rollforward_store_memory_bytes"]
     parts = {"memtables", "block_cache", "table_readers", "entry_cache"}
-    assert {("totals", f"totals-{task}", part) for task in (0, 1) for part in parts} == memory.keys()
+    assert {(part, "totals", f"totals-{task}") for task in (0, 1) for part in parts} == memory.keys()
     # What a thousand keys take is written, and kept in front of RocksDB.
     assert all(
-        memory["totals", f"totals-{task}", part] > 10_000 for task in (0, 1) for part in ("memtables", "entry_cache")
+        memory[part, "totals", f"totals-{task}"] > 10_000 for task in (0, 1) for part in ("memtables", "entry_cache")
     )
     assert found["rollforward_state_disk_free_bytes"][()] > 0 and found["rollforward_driver_memory_bytes"][()] > 1e8
 

@@ -110,6 +110,10 @@ class System(ABC):
         """CPU seconds so far by kind of process."""
         return cpu.cpu_by_kind(self.pid)
 
+    def memtables(self) -> dict[int, int]:
+        """Bytes by process that are in RocksDB's memtables now; empty where the system does not tell."""
+        return {}
+
     def output_topics(self) -> dict[str, str]:
         """The topic of every table."""
         return {table: f"{self.run}-{table}" for table in self.workload.tables}

@@ -11,8 +11,10 @@ from typing import ClassVar
 from pipelines import names
 from pipelines.deploy import deployed_queries
 from pipelines.sql import SqlError
+from statestore.client import StoreClient
 from tests.benchmarks.systems.base import NotPossible, System
 from tests.support.pipeline import PipelineUnderTest, settings_for
+from tests.support.present import present
 
 
 class Rollforward(System):
@@ -65,6 +67,14 @@ class Rollforward(System):
     def groups(self) -> list[str]:
         queries = deployed_queries(self.pipeline.registry.pipeline(self.run))
         return [names.group(self.run, deployed.query.name) for deployed in queries]
+
+    def memtables(self) -> dict[int, int]:
+        found = {}
+        for server in present(self.pipeline.registry.driver(self.run)).servers:
+            with StoreClient(server["socket"], timeout_s=10) as client:
+                figures = client.act("figures")
+            found[figures["pid"]] = sum(task["memory"]["memtables"] for task in figures["tasks"])
+        return found
 
     def output_topics(self) -> dict[str, str]:
         queries = deployed_queries(self.pipeline.registry.pipeline(self.run))
