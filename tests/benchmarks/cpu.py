@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 
@@ -35,12 +36,19 @@ def cpu_seconds(root: int) -> float:
     return sum(cpu_by_kind(root).values())
 
 
-def resident_bytes(root: int) -> dict[int, int]:
-    """By process: memory that it shares with no other, and what it shares divided among those that do (PSS)."""
+def allocated_bytes(root: int) -> dict[int, int]:
+    """By process: resident memory that it has allocated; what it shares by a fork is divided among those that do.
+
+    Pages of files (libraries, class archives) are not in it: how many others use them, and so its share, changes with
+    what else runs on the machine.
+    """
     found: dict[int, int] = {}
     for process in processes(root):
         try:
-            found[process.pid] = process.memory_full_info().pss
-        except psutil.NoSuchProcess:
+            rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+        except (FileNotFoundError, ProcessLookupError):
             continue
+        found[process.pid] = (
+            next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss_Anon:")) * 1024
+        )
     return found

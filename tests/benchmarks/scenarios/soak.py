@@ -41,7 +41,7 @@ def measure(system: System, options: Options) -> Figures:
     try:
         while paced.running:
             system.require_alive()
-            resident = cpu.resident_bytes(system.pid)
+            resident = cpu.allocated_bytes(system.pid)
             # After it: what is flushed in between counts too much, and no low is one of that.
             held = system.memtables()
             samples.append((time.monotonic() - began, {pid: size - held.get(pid, 0) for pid, size in resident.items()}))
