@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from ops import control
 from ops.snapshots import repositories
-from pipelines.deploy import deployed_queries
+from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.plan import Query
-from pipelines.registry import RUNNING, BatchRow, Registry
+from pipelines.registry import RUNNING, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
-from statestore.snapshots.repository import Unreadable
+from statestore.snapshots.manifest import Manifest
 
 DAY_S = 86_400.0
 
@@ -35,13 +35,14 @@ class Finding:
 def table_findings(settings: Settings, registry: Registry, admin: Admin, pipeline: str, query: Query) -> list[Finding]:
     """Every check of one table. Raises `Unavailable` if Kafka or the storage does not answer."""
     newest = next((row for row in registry.newest_batches(pipeline) if row.query == query.name), None)
-    desired = registry.pipeline(pipeline).desired == RUNNING
+    row = registry.pipeline(pipeline)
+    desired = row.desired == RUNNING
     lag = _lag(admin, query, newest)
     return [
         _fresh(settings, newest, lag, desired=desired),
         _lag_finding(settings, lag, desired=desired),
         _driver(registry, pipeline, desired=desired),
-        _snapshots(settings, registry, pipeline, query, desired=desired),
+        _snapshots(settings, registry, row, query, desired=desired),
         _dead_letters(settings, registry, pipeline, query),
     ]
 
@@ -78,14 +79,12 @@ def _driver(registry: Registry, pipeline: str, *, desired: bool) -> Finding:
     return Finding("driver", well or not desired, text, age)
 
 
-def _snapshots(settings: Settings, registry: Registry, pipeline: str, query: Query, *, desired: bool) -> Finding:
-    """As the metric has it: a task's age is 0 while its newest snapshot holds all that it has committed.
-
-    Else it counts from that snapshot, or from the first batch behind it where that is known to be later.
-    """
+def _snapshots(
+    settings: Settings, registry: Registry, row: PipelineDefinition, query: Query, *, desired: bool
+) -> Finding:
+    """As the metric has it: a task's age is 0 while its newest snapshot holds all that it has committed."""
     if settings.snapshot_config() is None:
         return Finding("snapshot_age", True, "snapshots are turned off", 0.0)
-    row = registry.pipeline(pipeline)
     (deployed,) = (one for one in deployed_queries(row) if one.query.name == query.name)
     log = BatchesLog(Reader(settings.kafka_config()), deployed.batches_topic, tasks=query.tasks)
     kept = repositories(row, settings)
@@ -94,21 +93,26 @@ def _snapshots(settings: Settings, registry: Registry, pipeline: str, query: Que
         position = log.position(spec.number)
         if position is None:
             continue
-        found = (m for m in kept[spec.name].newest_first() if not isinstance(m, Unreadable))
-        snapshot = next(found, None)
-        if snapshot is not None and snapshot.batch >= position.batch:
-            ages.append(0.0)
-            continue
-        behind = registry.first_batch(pipeline, query.name, after=-1 if snapshot is None else snapshot.batch)
-        began = [] if snapshot is None else [snapshot.taken_at_ms / 1000]
-        began += [] if behind is None else [behind.finished_at]
-        ages.append(time.time() - max(began, default=time.time()))
+        snapshot = kept[spec.name].newest_readable()
+        whole = snapshot is not None and snapshot.batch >= position.batch
+        ages.append(0.0 if whole else time.time() - _lacking_since(registry, deployed, snapshot))
     if not ages:
         return Finding("snapshot_age", True, "nothing is committed that could be snapshotted", 0.0)
     age = round(max(ages), 1)
     text = f"{sum(map(bool, ages))} of {len(ages)} tasks have batches that are in no snapshot, for {age:.0f} s at most"
     # Of a pipeline that is to rest none is taken, so none is missed.
     return Finding("snapshot_age", not desired or age <= settings.check_snapshot_age_s_max, text, age)
+
+
+def _lacking_since(registry: Registry, deployed: DeployedQuery, snapshot: Manifest | None) -> float:
+    """When the first batch behind the snapshot was finished, but not before that was taken; now, if neither is known."""
+    behind = registry.first_batch(
+        deployed.pipeline, deployed.query.name, after=-1 if snapshot is None else snapshot.batch
+    )
+    times = [] if snapshot is None else [snapshot.taken_at_ms / 1000]
+    if behind is not None:
+        times.append(behind.finished_at)
+    return max(times, default=time.time())
 
 
 def _dead_letters(settings: Settings, registry: Registry, pipeline: str, query: Query) -> Finding:

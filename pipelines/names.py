@@ -9,9 +9,10 @@ import tempfile
 from pathlib import Path
 
 from statestore.errors import InvalidInput
+from statestore.folders import OWNER
 
 _NAME = re.compile(r"[a-z0-9_]+")
-_OWNER = re.compile(r"[a-z0-9_]+[/-]\d+\.owner")
+_OWNER = re.compile(rf"[a-z0-9_]+[/-]\d+{re.escape(OWNER)}")
 SPARK_SOCKETS = "spark-"
 
 
@@ -58,11 +59,8 @@ def task_folder(states: Path, pipeline: str, query: str, task: int) -> Path:
 
 
 def is_state_folder(folder: Path) -> bool:
-    """Whether it is a pipeline's, by the files of its tasks' owners: here, or as store servers of their own have it.
-
-    Whoever opens a task makes that file, and nobody removes it.
-    """
-    owners = (*folder.glob("*/*.owner"), *folder.glob("*.owner"))
+    """Whether it is a pipeline's, by the files of its tasks' owners: here, or as store servers of their own have it."""
+    owners = (*folder.glob(f"*/*{OWNER}"), *folder.glob(f"*{OWNER}"))
     return any(_OWNER.fullmatch(str(owner.relative_to(folder))) for owner in owners)
 
 

@@ -74,7 +74,10 @@ class StoreClient:
     def commit(
         self, task: str, *, epoch: int, batch: int, attempt: int, plan: str, ends: Mapping[str, int]
     ) -> dict[str, Any]:
-        """Commit a staged attempt; gives the task's figures after it. `ends` is where the input stands then."""
+        """Commit a staged attempt; gives whether it was not committed before (`committed_now`), and the seconds of applying it.
+
+        `ends` is where the input stands then.
+        """
         return self.act("commit", task=task, epoch=epoch, batch=batch, attempt=attempt, plan=plan, ends=dict(ends))
 
     def snapshot(self, task: str) -> dict[str, Any]:

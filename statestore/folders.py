@@ -9,6 +9,9 @@ from pathlib import Path
 from statestore.errors import Unavailable
 from statestore.failpoints import reach
 
+# What the file beside a task's folder ends with that says who owns it; `lockholder` makes it, and nobody removes it.
+OWNER = ".owner"
+
 
 def unfinished(folder: Path) -> Path:
     """Where a task's folder is built. What is left there belongs to a recovery that died."""

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import structlog
 
+from statestore.folders import OWNER
 from statestore.rocks.errors import LockHeld
 
 log = structlog.get_logger()
@@ -29,7 +30,7 @@ _SAME_S = 1.5
 
 
 def _file(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.owner")
+    return folder.with_name(f"{folder.name}{OWNER}")
 
 
 class FolderLock:

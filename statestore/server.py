@@ -165,7 +165,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
                 task = self._task_of(command)
                 fields = {name: command[name] for name in ("batch", "attempt", "plan", "ends")}
                 now = task.commit(**fields)
-                return {"committed_now": now, "apply_s": task.apply_s, **task.figures()}
+                return {"committed_now": now, "apply_s": task.apply_s}
             case "snapshot":
                 return self._snapshot(self._task(command["task"]))
             case "figures":

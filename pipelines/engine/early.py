@@ -45,6 +45,7 @@ def beside(name: str, work: Callable[[], Done], into: Future[Done] | None = None
         try:
             outcome: object = work()
         except BaseException as error:
+            # Whatever it is, it is raised to who waits, who would wait for ever for what a thread ended of.
             tell, outcome = future.set_exception, error
         with suppress(InvalidStateError):
             tell(outcome)

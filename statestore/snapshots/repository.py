@@ -50,6 +50,10 @@ class Repository:
             if at_most is None or batch <= at_most:
                 yield self._read_or_say(batch)
 
+    def newest_readable(self, *, at_most: int | None = None) -> Manifest | None:
+        """The first of `newest_first` that reads back, if one does."""
+        return next((m for m in self.newest_first(at_most=at_most) if isinstance(m, Manifest)), None)
+
     def read_all(self, batches: Sequence[int]) -> list[Manifest | Unreadable]:
         """The manifests of these batches in their order, read at the same time."""
         if len(batches) <= 1:

@@ -23,7 +23,6 @@ from statestore.config import SnapshotConfig
 from statestore.errors import RollforwardError, Unavailable
 from statestore.failpoints import reach
 from statestore.snapshots.hashes import Hashes
-from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository
 from statestore.snapshots.take import Taken, take_snapshot
 from statestore.task import Task, TaskState
@@ -177,9 +176,7 @@ class Snapshotter:
     def _stored(self, task: Task, repository: Repository) -> _Known:
         """The newest snapshot that reads back: one that does not must not keep others from being taken."""
         now_s = self._clock()
-        newest = next(
-            (m for m in repository.newest_first(at_most=task.committed_batch) if isinstance(m, Manifest)), None
-        )
+        newest = repository.newest_readable(at_most=task.committed_batch)
         if newest is None:
             return _Known(-1, task.changelog_offset(), self._seen_s.get(task, now_s))
         store = newest.stores.get(task.spec.store.name)
