@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.json as pj
 
+from tests.support.feed import to_the_ends
 from tests.support.present import present
 
 Row = dict[str, Any]
@@ -41,16 +42,10 @@ def messages(bootstrap: str, topic: str) -> Iterator[ck.Message]:
     try:
         partitions = list(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
         consumer.assign([ck.TopicPartition(topic, number, ck.OFFSET_BEGINNING) for number in partitions])
-        ended: set[int] = set()
-        while len(ended) < len(partitions):
-            for message in consumer.consume(10_000, timeout=1.0):
-                error = message.error()
-                if error is None:
-                    yield message
-                elif error.code() == ck.KafkaError._PARTITION_EOF:
-                    ended.add(present(message.partition()))
-                else:
-                    raise ck.KafkaException(message.error())
+        for message in to_the_ends(consumer, len(partitions)):
+            if message.error() is not None:
+                raise ck.KafkaException(message.error())
+            yield message
     finally:
         consumer.close()
 

@@ -56,9 +56,6 @@ def planned_and_open(pipeline: PipelineUnderTest) -> None:
     pipeline.await_("a batch is open", is_open)
 
 
-# Where offsets of groups and transactions are.
-
-
 @pytest.mark.parametrize("canary", ["", pytest.param("part_of_a_task_committed", marks=pytest.mark.slow)])
 def test_a_row_that_fails_commits_nothing_of_its_batch(deploy: Start, feed: Feed, canary: str) -> None:
     pipeline = deploy(canary=canary, batch_attempts=2, on_error="stop")

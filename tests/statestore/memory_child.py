@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import random
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from statestore import allocator
 from statestore.budget import UncommittedBudget
@@ -28,6 +29,7 @@ from statestore.streamtask import StreamTask
 from statestore.taskstores import TaskStores
 from tests.statestore.test_memory import CONFIG, COPY_BYTES_MAX, SMALL_BYTES, UNCOMMITTED_BYTES_MAX, VALUE_BYTES
 from tests.support.counting import config_for
+from tests.support.waiting import await_
 
 _AT_ONCE = 100
 
@@ -76,6 +78,13 @@ def task(folder: Path, total: int, bootstrap: str, application: str) -> dict[str
     return {"written": count * SMALL_BYTES, "working": grown, "commits": int(commits)}
 
 
+def given_back(full: int, *, at_least: float) -> int | Literal[False]:
+    """By how much the process is smaller than when it was full; False while it is by no more than that."""
+    allocator.give_back()
+    back = full - resident("VmRSS")
+    return back > at_least and back
+
+
 def flush(folder: Path, total: int) -> dict[str, int]:
     """What the memtables took before the last flush, and by how much the process is smaller behind it."""
     database = Database(folder, ["s"], RocksConfig(log_bytes_max=10 * total))
@@ -88,10 +97,7 @@ def flush(folder: Path, total: int) -> dict[str, int]:
         full, memtables = resident("VmRSS"), database.memory()["memtables"]
         database.flush()
         # They are freed behind the flush, in RocksDB's own thread.
-        ends = time.monotonic() + 5
-        while (back := full - resident("VmRSS")) <= 0.8 * memtables and time.monotonic() < ends:
-            allocator.give_back()
-            time.sleep(0.05)
+        back = await_("memory comes back", partial(given_back, full, at_least=0.8 * memtables), 5)
     database.close()
     return {"memtables": memtables, "back": back, "kept": sum(map(len, stays))}
 

@@ -35,13 +35,14 @@ from tests.statestore.crash_child import committed_rounds, content, stores
 from tests.statestore.test_state_machine import chosen_seed
 
 ROUNDS = 12
-_INDEXED = INDEXED_POINTS + DROP_POINTS + STORE_RESTORE_POINTS
-_SECONDARY = SECONDARY_POINTS + SECONDARY_OPENING_POINTS + DROP_POINTS + STORE_RESTORE_POINTS
+_RESTORE = STORE_RESTORE_POINTS + DROP_POINTS
+_INDEXED = INDEXED_POINTS + _RESTORE
+_SECONDARY = SECONDARY_POINTS + SECONDARY_OPENING_POINTS + _RESTORE
 POINTS = [
     *(("indexed_batch", point) for point in _INDEXED),
     *(("secondary_store", point) for point in _SECONDARY),
     *(("auto", point) for point in STORE_POINTS),
-    *(("direct", point) for point in STORE_RESTORE_POINTS + DROP_POINTS),
+    *(("direct", point) for point in _RESTORE),
 ]
 TRANSACTIONAL = ("indexed_batch", "secondary_store", "auto")
 # What has to have happened before for an opening to come to the point.
@@ -119,7 +120,7 @@ class Child:
 
 @pytest.mark.parametrize(
     ("mechanism", "point"),
-    # Whatever the mechanism is that is chosen, its points are those of the mechanism; spilling is its own.
+    # Of "auto" spilling is its own; its other points are those of the mechanism that it chooses.
     [
         pytest.param(*at, marks=pytest.mark.slow if at[0] == "auto" and at[1] not in SPILL_POINTS else ())
         for at in POINTS
@@ -141,13 +142,13 @@ def test_a_store_killed_at_a_failpoint_is_at_one_version_and_goes_on(
     child.goes_on()
 
 
-@pytest.mark.parametrize("point", STORE_RESTORE_POINTS + DROP_POINTS)
+@pytest.mark.parametrize("point", _RESTORE)
 @pytest.mark.parametrize("mechanism", ["", *(pytest.param(one, marks=pytest.mark.slow) for one in TRANSACTIONAL)])
 def test_a_store_killed_while_it_is_restored_from_nothing_is_at_one_version_and_goes_on(
     tmp_path: Path, mechanism: str, point: str
 ) -> None:
     # In turns, so that each has some of the points.
-    turn = (STORE_RESTORE_POINTS + DROP_POINTS).index(point) + chosen_seed()
+    turn = _RESTORE.index(point) + chosen_seed()
     mechanism = mechanism or TRANSACTIONAL[turn % len(TRANSACTIONAL)]
     child = Child(tmp_path, mechanism, seed=2)
     assert not child.dies_at([])
@@ -161,7 +162,7 @@ def test_a_store_killed_while_it_is_restored_from_nothing_is_at_one_version_and_
 @pytest.mark.parametrize("kills", [10, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_a_store_killed_at_random_moments_is_at_one_version_and_goes_on(tmp_path: Path, kills: int) -> None:
     choose = random.Random(chosen_seed())
-    mechanisms = ["direct", "indexed_batch", "secondary_store", "auto"]
+    mechanisms = ["direct", *TRANSACTIONAL]
     children = []
     for mechanism in mechanisms:
         (tmp_path / mechanism).mkdir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import confluent_kafka as ck
@@ -109,20 +109,23 @@ def read_topic(
         if isolation == "read_committed":
             await_ended(bootstrap, topic, partitions=partitions, client=client)
         consumer.assign([ck.TopicPartition(topic, number, ck.OFFSET_BEGINNING) for number in range(partitions)])
-        ended: set[int] = set()
-        messages: list[ck.Message] = []
-        while len(ended) < partitions:
-            # It waits for all that it is asked for: for the first, and then for none.
-            found = consumer.consume(1, timeout=1.0)
-            for message in found + (consumer.consume(4_999, timeout=0.001) if found else []):
-                error = message.error()
-                if error is None:
-                    messages.append(message)
-                elif error.code() == ck.KafkaError._PARTITION_EOF:
-                    ended.add(present(message.partition()))
-        return messages
+        return [message for message in to_the_ends(consumer, partitions) if message.error() is None]
     finally:
         consumer.close()
+
+
+def to_the_ends(consumer: ck.Consumer, partitions: int) -> Iterator[ck.Message]:
+    """Messages and errors until each of so many partitions, which are assigned, has told its end."""
+    ended: set[int] = set()
+    while len(ended) < partitions:
+        # It waits for all that it is asked for: for the first, and then for none.
+        found = consumer.consume(1, timeout=1.0)
+        for message in found + (consumer.consume(9_999, timeout=0.001) if found else []):
+            error = message.error()
+            if error is not None and error.code() == ck.KafkaError._PARTITION_EOF:
+                ended.add(present(message.partition()))
+            else:
+                yield message
 
 
 def headers_of(message: ck.Message) -> dict[str, bytes]:
