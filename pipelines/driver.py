@@ -13,7 +13,7 @@ import structlog
 from pipelines.engine import jvm
 from pipelines.names import require_name, spark_folder
 from pipelines.settings import AT_ONCE, load_settings
-from statestore import logs
+from statestore import allocator, logs
 from statestore.errors import EXIT_FENCED, Fenced, RollforwardError
 
 log = structlog.get_logger()
@@ -55,6 +55,7 @@ def run(name: str, *, until_end: bool) -> None:
     The JVM is launched later, or never, where Spark starts when it is needed.
     """
     settings = load_settings()
+    allocator.give_back_often()
     work = spark_folder(settings.home, require_name(name, "pipeline"))
     if settings.spark_start == AT_ONCE:
         jvm.launch(settings, work)

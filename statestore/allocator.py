@@ -2,7 +2,8 @@
 
 RocksDB makes a memtable of pieces of 1 MiB and frees them all when it is flushed. glibc takes them from its heaps, each
 thread's from another, and from between what lives long; so a heap's end is seldom free, and by itself it gives back
-nothing else: after hours the process has the most that every heap has ever had. Giving back takes a millisecond or two.
+nothing else: after hours the process has the most that every heap has ever had. A driver's many threads have a heap
+each, too. Giving back takes a millisecond or two.
 The other way, a fixed `M_MMAP_THRESHOLD`, would also make every large array of a batch new memory that is touched page
 by page.
 """

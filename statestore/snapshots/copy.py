@@ -16,15 +16,18 @@ _NUMBERS_MAX = 200_000
 
 
 class Steps:
-    """The batches that were applied since the snapshot before, the one that it is of first, and none left out."""
+    """The batches that were applied since the snapshot before, the one that it is of first, and none left out.
+
+    A batch a second makes thousands of them, so each is kept as a manifest will have it.
+    """
 
     def __init__(self) -> None:
-        self._steps: deque[Step] = deque()
+        self._steps: deque[tuple[int, int, bytes]] = deque()
         self._numbers = 0
 
     def begin(self, position: Position | None, checkpoint: Checkpoint | None) -> None:
         """The task was opened at this position. What was committed unseen meanwhile would be a gap: begin anew."""
-        if position is not None and self._steps and self._steps[-1].batch == position.batch:
+        if position is not None and self._steps and self._steps[-1][0] == position.batch:
             return
         self._steps.clear()
         self._numbers = 0
@@ -37,21 +40,23 @@ class Steps:
 
     def _append(self, position: Position, at_ms: int) -> None:
         offsets = {name: at.offset for name, at in position.stores.items()}
-        self._steps.append(Step(position.batch, offsets, at_ms, position.ends, position.order))
-        self._numbers += 1 + len(position.ends)
+        step = Step(position.batch, offsets, at_ms, position.ends, position.order)
+        numbers = 1 + len(position.ends)
+        self._steps.append((step.batch, numbers, step.encode()))
+        self._numbers += numbers
         while self._numbers > _NUMBERS_MAX and len(self._steps) > 1:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        self._numbers -= 1 + len(self._steps.popleft().ends)
+        self._numbers -= self._steps.popleft()[1]
 
     def since_last(self) -> tuple[Step, ...]:
         """All of them, oldest first."""
-        return tuple(self._steps)
+        return tuple(Step.decode(body) for _, _, body in self._steps)
 
     def forget(self, batch: int) -> None:
         """A snapshot has the steps up to `batch`, which stays: the next one's begin with it."""
-        while len(self._steps) > 1 and self._steps[1].batch <= batch:
+        while len(self._steps) > 1 and self._steps[1][0] <= batch:
             self._drop_oldest()
 
 
