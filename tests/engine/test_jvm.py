@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pipelines import driver
 from pipelines.driver import EXIT_FAILED
 from pipelines.settings import Settings
+from statestore import allocator
+from statestore.errors import InvalidInput
 
 SLOW = {"pyarrow", "sqlalchemy", "sqlglot", "confluent_kafka"}
 LAUNCHED = """
@@ -51,6 +54,14 @@ def test_the_session_uses_the_jvm_that_was_launched(machine: Settings, tmp_path:
     # What Spark or a library of it leaves when the JVM is killed is removed with the driver's folder.
     java, spark = map(Path, folders.split())
     assert java == tmp_path / "tmp" and spark.is_relative_to(java)
+
+
+def test_a_driver_gives_memory_back_as_its_servers_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    giving: list[None] = []
+    monkeypatch.setattr(allocator, "give_back_often", lambda: giving.append(None))
+    with pytest.raises(InvalidInput):
+        driver.run("../p", until_end=True)
+    assert [None] == giving
 
 
 def test_a_name_that_is_none_ends_the_process_before_it_makes_anything(tmp_path: Path) -> None:
