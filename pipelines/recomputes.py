@@ -1,7 +1,8 @@
 """Requests to compute a period of a result again: rows that a person or Dagster writes and the pipeline's driver takes.
 
     asked ──the driver begins──► running ──the batch is done, or the dry run──► done
-      │                            └──it cannot be computed; nothing is changed──► failed
+      │                            ├──it cannot be computed; nothing is changed──► failed
+      │                            ▼ a dry run
       └──nobody waits for it any more──► withdrawn
 
 A row only asks. What is computed is in the batches topic, as a planned batch that carries the request's id; so a row that
@@ -20,10 +21,14 @@ from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
 from pipelines.database import Base
 
 ASKED, RUNNING, DONE, FAILED, WITHDRAWN = "asked", "running", "done", "failed", "withdrawn"
+_TAKEN = "taken"
 
 
 class RecomputeRow(Base):
-    """One request. The period is from `from_ms`, included, to `to_ms`, not included; times in seconds since 1970."""
+    """One request. The period is from `from_ms`, included, to `to_ms`, not included; times in seconds since 1970.
+
+    `report` is the comparison once it is done, and before that how often the request was taken.
+    """
 
     __tablename__ = "recomputes"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -38,6 +43,11 @@ class RecomputeRow(Base):
     batch: Mapped[int | None] = mapped_column(BigInteger, default=None)
     report: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     error: Mapped[str] = mapped_column(Text, default="")
+
+    @property
+    def taken(self) -> int:
+        """How many drivers have begun with it, while it is not settled."""
+        return int(self.report.get(_TAKEN, 0))
 
 
 class Recomputes:
@@ -77,13 +87,15 @@ class Recomputes:
         with self._begin() as session:
             return frozenset(session.scalars(select(RecomputeRow.query).where(*_open(pipeline)).distinct()))
 
-    def take(self, request: str) -> bool:
+    def take(self, row: RecomputeRow) -> bool:
         """The driver begins with it; False if it was withdrawn meanwhile."""
-        return self._move(request, (ASKED, RUNNING), state=RUNNING)
+        return self._move(row.id, (ASKED, RUNNING), state=RUNNING, report={_TAKEN: row.taken + 1})
 
     def withdraw(self, request: str) -> bool:
-        """Nobody waits for it any more; False if a driver has begun with it."""
-        return self._move(request, (ASKED,), state=WITHDRAWN, finished_at=time.time())
+        """Nobody waits for it any more; False if a driver has begun to put the period right, and goes on with that."""
+        row = self.get(request)
+        before = (ASKED, RUNNING) if row is not None and row.dry_run else (ASKED,)
+        return self._move(request, before, state=WITHDRAWN, finished_at=time.time())
 
     def done(self, request: str, *, batch: int | None, report: dict[str, Any]) -> None:
         """It is computed, and what differed is committed as `batch`; None where nothing is written."""

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -109,6 +109,8 @@ class QueryDriver:
         self.epoch = -1
         self.error: BaseException | None = None
         self.stopping = threading.Event()
+        # Whether a period is computed again at this moment.
+        self.is_recomputing = False
         self._aborted = threading.Event()
         self._settings = settings
         self._kafka = settings.kafka_config()
@@ -203,7 +205,8 @@ class QueryDriver:
             self._plan(planned)
         with self._traced(planned):
             if planned.recompute is not None:
-                self._recompute(query, planned)
+                with self._recomputing():
+                    self._recompute(query, planned)
             else:
                 self._run(query, planned, time.monotonic())
 
@@ -445,7 +448,8 @@ class QueryDriver:
                 asked = self._requests.next()
                 if asked is not None:
                     self._ahead.drop()
-                    self._answer(asked)
+                    with self._recomputing():
+                        self._answer(asked)
                 ends = goal if goal is not None else self._source.stable_ends()
                 behind = self._next_batch(ends, started)
                 if goal is not None and not behind:
@@ -490,6 +494,14 @@ class QueryDriver:
         return Planned(self._batch + 1, self._journal.hash, ranges, self._intake.lost, (), recompute, floor=self._floor)
 
     # Periods that are computed again: see `recomputing.py`.
+
+    @contextmanager
+    def _recomputing(self) -> Iterator[None]:
+        self.is_recomputing = True
+        try:
+            yield
+        finally:
+            self.is_recomputing = False
 
     def _answer(self, asked: RecomputeRow) -> None:
         """Do what a request asks for. What refuses it before the plan leaves the stream as it is."""

@@ -6,8 +6,8 @@
                 is computed and compared, and plans nothing
     3 settled   the request's row gets the comparison
 
-Killed before the plan nothing has happened, and the request is taken again; after it the next driver finishes the batch
-over the same offsets. A period that cannot be computed must not stop the stream: as long as no task has committed the
+Killed before the plan nothing has happened, and the next driver takes the request again, but no third one: it may be what
+the drivers ended of, and the stream would never go on. Killed after it the next driver finishes the batch over the same offsets. A period that cannot be computed must not stop the stream: as long as no task has committed the
 batch, it is planned anew under its number without the period.
 """
 
@@ -28,6 +28,7 @@ from statestore.batches import Recompute
 from statestore.errors import InvalidInput
 
 log = structlog.get_logger()
+_TAKINGS_MAX = 2
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,12 @@ class Requests:
 
     def _take(self) -> RecomputeRow | None:
         row = self.rows.next(self.pipeline, self.query)
-        return row if row is not None and self.rows.take(row.id) else None
+        if row is not None and row.taken >= _TAKINGS_MAX:
+            log.error("period is given up", pipeline=self.pipeline, query=self.query, request=row.id, taken=row.taken)
+            reason = f"{row.taken} drivers have begun with it and ended before it was computed; try a shorter period"
+            self.rows.failed(row.id, reason)
+            return None
+        return row if row is not None and self.rows.take(row) else None
 
     def done(self, request: str, batch: int | None, compared: Compared) -> None:
         """Tell that it is computed."""

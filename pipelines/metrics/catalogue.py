@@ -66,6 +66,9 @@ LAG = _gauge(
     "query",
     "partition",
 )
+RECOMPUTE_RUNNING = _gauge(
+    "recompute_running", "1 while a period is computed again, for which the stream waits; else 0", "query"
+)
 
 SERVER_UP = _gauge("store_server_up", "1 for a store server that answers, 0 for one that does not", "server")
 TASK_RUNNING = _gauge("task_running", "1 for a task that is open, 0 for one that recovers or failed", "query", "task")
@@ -112,7 +115,7 @@ PARTS = {
     "The driver": (DRIVER_STATE, DRIVER_STARTED, DRIVER_MEMORY, GATHERED),
     "Batches of a query": (
         *(RECORDS, DEAD_LETTERS, LATE_RECORDS, CHANGED, BATCHES),
-        *(BATCH_SECONDS, COMMIT_SECONDS, LAST_COMMIT, BATCH, EPOCH, LAG),
+        *(BATCH_SECONDS, COMMIT_SECONDS, LAST_COMMIT, BATCH, EPOCH, LAG, RECOMPUTE_RUNNING),
     ),
     "Store servers, tasks and stores": (
         *(SERVER_UP, TASK_RUNNING, TASK_BATCH, STORE_KEYS, STORE_BYTES, STORE_MEMORY, DISK_FREE, DISK_SIZE),

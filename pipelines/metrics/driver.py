@@ -127,6 +127,7 @@ class DriverMetrics:
     def _query(self, driver: QueryDriver) -> None:
         query = driver.query.name
         self._set(names.EPOCH, driver.epoch, query)
+        self._set(names.RECOMPUTE_RUNNING, float(driver.is_recomputing), query)
         # A query that never got to a batch must show from when on it had the chance.
         self._gauge(names.LAST_COMMIT, query)
         try:

@@ -95,6 +95,19 @@ def test_the_rule_fires_on_its_trouble_alone(fetched: None, alert: str) -> None:
     assert 0 == done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("recomputing", "expected"),
+    [("1x60", set()), ("1x19 0x40", set()), ("1x10 0x49", {"RollforwardCommitStalled"})],
+    ids=["under way", "just done", "done"],
+)
+def test_a_stream_that_waits_for_a_period_computed_again_is_no_stall(
+    fetched: None, recomputing: str, expected: set[str]
+) -> None:
+    computing = {f"rollforward_recompute_running{{{LABELS}}}": recomputing}
+    done = firing_after(20, CALM | TROUBLE["RollforwardCommitStalled"] | computing, expected)
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
 def test_every_alert_is_tried_routed_and_has_its_page() -> None:
     assert set(TROUBLE) == set(rules()) == {route.match["alertname"] for route in ROUTES}
     for name, rule in rules().items():

@@ -1,0 +1,99 @@
+"""Requests to compute a period again: who takes them how often, who withdraws them, and what is seen meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines.database import open_database
+from pipelines.deploy import DeployedQuery
+from pipelines.engine.query_driver import QueryDriver
+from pipelines.engine.recomputing import Requests
+from pipelines.engine.servers import StoreServers
+from pipelines.engine.spark import SparkStart
+from pipelines.metrics.catalogue import RECOMPUTE_RUNNING
+from pipelines.metrics.driver import DriverMetrics
+from pipelines.recomputes import ASKED, FAILED, RUNNING, WITHDRAWN, RecomputeRow, Recomputes
+from pipelines.settings import Settings
+from pipelines.sql import parse_pipeline
+from tests.ops.dagster_world import SQL
+from tests.support.present import present
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Iterator[Recomputes]:
+    engine = open_database(f"sqlite:///{tmp_path / 'metastore.db'}")
+    yield Recomputes(engine)
+    engine.dispose()
+
+
+def ask(rows: Recomputes, *, dry_run: bool = True) -> str:
+    return rows.ask("sales", "cities", from_ms=0, to_ms=3_600_000, dry_run=dry_run)
+
+
+def requests_of(rows: Recomputes) -> Requests:
+    return Requests(rows, "sales", "cities", lambda: True)
+
+
+def state(rows: Recomputes, request: str) -> str:
+    return present(rows.get(request)).state
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_request_that_two_drivers_ended_with_fails_and_leaves_the_stream_to_the_third(
+    rows: Recomputes, dry_run: bool
+) -> None:
+    request, behind = ask(rows, dry_run=dry_run), ask(rows)
+    for _driver in range(2):
+        assert request == present(requests_of(rows).next()).id
+        assert RUNNING == state(rows, request)
+    assert requests_of(rows).next() is None
+    given_up = present(rows.get(request))
+    assert (FAILED, True) == (given_up.state, given_up.error.startswith("2 drivers have begun with it"))
+    assert behind == present(requests_of(rows).next()).id
+
+
+def test_a_dry_run_can_be_withdrawn_at_any_time_and_a_correction_before_it_begins(rows: Recomputes) -> None:
+    dry, correction, waiting = ask(rows), ask(rows, dry_run=False), ask(rows, dry_run=False)
+    for request in (dry, correction):
+        assert rows.take(present(rows.get(request)))
+    assert [True, False, True] == [rows.withdraw(request) for request in (dry, correction, waiting)]
+    assert [WITHDRAWN, RUNNING, WITHDRAWN] == [state(rows, request) for request in (dry, correction, waiting)]
+    assert not rows.take(present(rows.get(dry)))
+    assert ASKED == state(rows, ask(rows))
+
+
+def test_a_driver_shows_that_it_computes_a_period_again(
+    rows: Recomputes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=tmp_path, bootstrap_servers="127.0.0.1:1", metrics=False)
+    [query] = parse_pipeline(SQL.format(topic="events", table="cities"), pipeline="sales").queries
+    kafka, log_file = settings.kafka_config(), tmp_path / "servers.log"
+    servers = StoreServers("sales", 1, tmp_path, kafka, transactions=settings.transactions, log_file=log_file)
+    driver = QueryDriver(
+        DeployedQuery("sales", query, "b", "c"),
+        settings,
+        servers,
+        SparkStart(lambda: pytest.fail("nothing needs Spark")),
+        lambda _done: None,
+        requests_of(rows),
+    )
+    metrics = DriverMetrics("sales", settings, servers, [driver], lambda: "running")
+    seen: list[float | None] = []
+
+    def look() -> None:
+        metrics._query(driver)
+        labels = {"pipeline": "sales", "query": "cities"}
+        seen.append(metrics.registry.get_sample_value(RECOMPUTE_RUNNING.name, labels))
+
+    def answer(_asked: RecomputeRow) -> None:
+        look()
+        driver.stopping.set()
+
+    ask(rows)
+    monkeypatch.setattr(driver, "_answer", answer)
+    driver._follow({})
+    look()
+    assert [1.0, 0.0] == seen
