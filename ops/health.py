@@ -6,6 +6,7 @@ Used by Dagster's checks, and by nobody to decide anything.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ops import control
@@ -24,27 +25,42 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One check of one table; `figure` is what is plotted over time, `text` says it in words."""
+    """One check of one table; `figure` is what is plotted over time, `text` says it in words.
+
+    A check that could not be made has failed with its `error`, and has no figure.
+    """
 
     check: str
     passed: bool
     text: str
-    figure: float
+    figure: float | None
+    error: Exception | None = None
 
 
 def table_findings(settings: Settings, registry: Registry, admin: Admin, pipeline: str, query: Query) -> list[Finding]:
-    """Every check of one table. Raises `Unavailable` if Kafka or the storage does not answer."""
+    """Every check of one table; one that cannot be made keeps no other from being made. Raises without the pipeline."""
     newest = next((row for row in registry.newest_batches(pipeline) if row.query == query.name), None)
     row = registry.pipeline(pipeline)
     desired = row.desired == RUNNING
-    lag = _lag(admin, query, newest)
+
+    def waiting() -> list[Finding]:
+        lag = _lag(admin, query, newest)
+        return [_fresh(settings, newest, lag, desired=desired), _lag_finding(settings, lag, desired=desired)]
+
     return [
-        _fresh(settings, newest, lag, desired=desired),
-        _lag_finding(settings, lag, desired=desired),
-        _driver(registry, pipeline, desired=desired),
-        _snapshots(settings, registry, row, query, desired=desired),
-        _dead_letters(settings, registry, pipeline, query),
+        *_made(waiting, "fresh", "lag"),
+        *_made(lambda: [_driver(registry, pipeline, desired=desired)], "driver"),
+        *_made(lambda: [_snapshots(settings, registry, row, query, desired=desired)], "snapshot_age"),
+        *_made(lambda: [_dead_letters(settings, registry, pipeline, query)], "dead_letters"),
     ]
+
+
+def _made(look: Callable[[], list[Finding]], *checks: str) -> list[Finding]:
+    """What the look finds; if it raises, whatever it is, its checks have failed of it."""
+    try:
+        return look()
+    except Exception as error:
+        return [Finding(check, False, f"cannot be looked at: {error}", None, error) for check in checks]
 
 
 def _lag(admin: Admin, query: Query, newest: BatchRow | None) -> int:

@@ -1,11 +1,13 @@
 """The checks of every table, by the clock and by hand: output, lag, driver, snapshots, dead letters, and a verified sample.
 
-A check that fails carries the name of its page in docs/runbooks. They look and change nothing.
+A check that fails carries the name of its page in docs/runbooks. They look and change nothing. One that cannot be made
+keeps no other from being made; it fails the run when all have had their turn.
 """
 
 # Annotations stay real here: Dagster reads a check's parameters from them.
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -16,6 +18,9 @@ from ops.dagster.maintenance import VERIFY_PERCENT, scheduled
 from ops.environment import settings_now
 from pipelines.plan import Query
 
+if TYPE_CHECKING:
+    from ops.health import Finding
+
 CHECKS = {
     "fresh": ("Records that wait are put into batches in time.", "RollforwardCommitStalled"),
     "lag": ("No more records wait than are allowed.", "RollforwardLagHigh"),
@@ -24,6 +29,8 @@ CHECKS = {
     "dead_letters": ("No more records than allowed could not be used.", "RollforwardDeadLetters"),
 }
 VERIFICATION = "verification"
+# Tables are asked for one after the other: a Kafka that is away must not take each one's full patience.
+ANSWER_S = 10.0
 _Tables = Mapping[dg.AssetKey, tuple[str, Query]]
 
 
@@ -66,26 +73,39 @@ def _look(tables: _Tables) -> dg.AssetChecksDefinition:
             from statestore.kafka.admin import Admin
 
             settings = settings_now()
+            settings = settings.model_copy(update={"request_timeout_s": min(ANSWER_S, settings.request_timeout_s)})
             admin = Admin(settings.kafka_config())
+            failed: list[Exception] = []
             with opened(settings) as registry:
                 for asset, (pipeline, query) in tables.items():
                     if not any(asset == key for key, _ in wanted):
                         continue
-                    for finding in table_findings(settings, registry, admin, pipeline, query):
-                        if (asset, finding.check) in wanted:
-                            yield dg.AssetCheckResult(
-                                passed=finding.passed,
-                                asset_key=asset,
-                                check_name=finding.check,
-                                severity=dg.AssetCheckSeverity.WARN,
-                                description=finding.text,
-                                metadata={
-                                    "figure": finding.figure,
-                                    "runbook": f"docs/runbooks/{CHECKS[finding.check][1]}.md",
-                                },
-                            )
+                    try:
+                        found = table_findings(settings, registry, admin, pipeline, query)
+                    except Exception as error:  # Whatever is wrong with one pipeline, the next are looked at.
+                        context.log.error(f"{pipeline}: {error}")
+                        failed.append(error)
+                        continue
+                    wanted_here = [finding for finding in found if (asset, finding.check) in wanted]
+                    failed += [finding.error for finding in wanted_here if finding.error]
+                    yield from (_told(asset, finding) for finding in wanted_here)
+            if failed:
+                raise failed[0]
 
     return look
+
+
+def _told(asset: dg.AssetKey, finding: "Finding") -> dg.AssetCheckResult:
+    """A finding as Dagster shows it."""
+    figure = {} if finding.figure is None else {"figure": finding.figure}
+    return dg.AssetCheckResult(
+        passed=finding.passed,
+        asset_key=asset,
+        check_name=finding.check,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=finding.text,
+        metadata={**figure, "runbook": f"docs/runbooks/{CHECKS[finding.check][1]}.md"},
+    )
 
 
 def _verify(tables: _Tables) -> dg.AssetChecksDefinition:
@@ -100,11 +120,16 @@ def _verify(tables: _Tables) -> dg.AssetChecksDefinition:
             from pipelines.registry import Registry
 
             settings = settings_now()
+            failed: list[Exception] = []
             with closing(Registry(settings.metastore)) as registry:
                 for pipeline in sorted({name for key, (name, _) in tables.items() if key in selected}):
-                    found = verify_all(
-                        registry.pipeline(pipeline), settings, lambda _task, _detail: None, percent=VERIFY_PERCENT
-                    )
+                    try:
+                        row = registry.pipeline(pipeline)
+                        found = verify_all(row, settings, lambda _task, _detail: None, percent=VERIFY_PERCENT)
+                    except Exception as error:  # Whatever is wrong with one pipeline, the next are compared.
+                        context.log.error(f"{pipeline}: {error}")
+                        failed.append(error)
+                        continue
                     for key, (name, query) in tables.items():
                         if name != pipeline or key not in selected:
                             continue
@@ -124,5 +149,7 @@ def _verify(tables: _Tables) -> dg.AssetChecksDefinition:
                                 "runbook": "docs/runbooks/DataCorrupted.md",
                             },
                         )
+            if failed:
+                raise failed[0]
 
     return verify
