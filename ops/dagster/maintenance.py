@@ -140,7 +140,7 @@ def checkpoint_op(context: dg.OpExecutionContext, config: ClockConfig) -> None:
 
 @dg.op(name=BACKUP_OP, description=f"Writes the metastore to a file in <home>/backups; the newest {BACKUPS_KEPT} stay.")
 def backup_op(context: dg.OpExecutionContext, config: ClockConfig) -> str:
-    """The file is what `rollforward metastore restore` takes."""
+    """The file is what `rollforward metastore restore` takes. A damaged log fails the run, and no backup goes for it."""
     from ops.backups import back_up
 
     settings = settings_now()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -18,6 +19,9 @@ from ops.dagster.maintenance import (
 )
 from ops.environment import settings_now
 from pipelines.metastore.backup import load
+from pipelines.metastore.embedded import execute, metastore
+from pipelines.metastore.statement import start_pipeline
+from statestore.kafka.admin import Admin
 from tests.ops.dagster_world import World, instance, world
 
 __all__ = ["instance", "world"]
@@ -106,3 +110,42 @@ def test_backups_are_written_and_the_oldest_go(
     assert done.output_for_node("backup") == str(left[-1])
     saved = load(left[-1])
     assert saved.fault is None and saved.records
+
+
+def test_a_damaged_log_takes_no_backup_away(
+    world: World, kafka: str, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy("sales")
+    world.connect(kafka, monkeypatch)
+    settings = settings_now()
+    execute(start_pipeline("sales"), settings)
+    folder = world.home / "backups"
+    folder.mkdir()
+    good = [folder / f"{world.service}-200001{day + 10}T000000Z.jsonl" for day in range(20)]
+    for file in good:
+        file.touch()
+    with metastore(settings) as opened:
+        Admin(settings.kafka_config()).trim(opened.log.topic_name, 0, before=1)
+    done = backup_metastore.execute_in_process(instance=instance, raise_on_error=False)
+    assert not done.success
+    [damaged] = set(folder.iterdir()) - set(good)
+    assert damaged.name.endswith("-damaged.jsonl")
+    assert load(damaged).fault is not None
+    assert set(good) < set(folder.iterdir())
+
+
+def test_a_log_that_has_lost_its_end_takes_no_backup_away(
+    world: World, kafka: str, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy("sales")
+    world.connect(kafka, monkeypatch)
+    settings = settings_now()
+    before = backup_metastore.execute_in_process(instance=instance).output_for_node("backup")
+    execute(start_pipeline("sales"), settings)
+    other = settings.model_copy(update={"metastore_url": f"sqlite:///{world.home / 'other.db'}"})
+    with metastore(other) as opened:
+        opened.restore_backup(Path(before))
+    done = backup_metastore.execute_in_process(instance=instance, raise_on_error=False)
+    assert not done.success
+    [damaged] = (world.home / "backups").glob("*-damaged.jsonl")
+    assert load(damaged).fault is None
