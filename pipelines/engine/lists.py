@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from pipelines.engine.runs import Bools, Runs
 from pipelines.plan import OBJECTS, Aggregate
+from pipelines.sql.types import SqlType, parse_type
 
 # As ksqlDB has it: values beyond are left out.
 HISTOGRAM_MAX = 1_000
@@ -71,7 +73,7 @@ def _step(aggregate: Aggregate) -> Step:
         case "collect_map":
             return lambda state, value: {**state, **(json.loads(value) or {})}
     distinct = aggregate.function == "topkdistinct"
-    order = _bytes if aggregate.type == "bytes" else _comparable
+    order = _order(parse_type(aggregate.type))
 
     def largest(state: list[str], value: str) -> list[str]:
         if value == _NULL or (distinct and value in state):
@@ -112,11 +114,25 @@ def _less(state: dict[str, int], text: str) -> dict[str, int]:
     return {name: count for name, count in left.items() if count}
 
 
-def _bytes(value: str) -> bytes:
-    """Bytes are base64 in JSON."""
-    return base64.b64decode(json.loads(value))
+def _order(type_: SqlType) -> Callable[[str], Any]:
+    """What texts of the type's values are sorted by; rows by their first field."""
+    if type_.kind == "struct":
+        parsed, by = _PARSED.get(type_.inner[0].kind, _AS_IT_IS)
+        return lambda text: by(parsed(text)["sort_col"])
+    parsed, by = _PARSED.get(type_.kind, _AS_IT_IS)
+    return lambda text: by(parsed(text))
 
 
-def _comparable(value: str) -> Any:
-    found = json.loads(value, parse_float=Decimal)
-    return found["sort_col"] if isinstance(found, dict) else found
+def _exact(text: str) -> Any:
+    return json.loads(text, parse_float=Decimal)
+
+
+def _double(value: float | str) -> tuple[bool, float]:
+    """NaN is the largest, as Java has it. Spark writes it, and what is infinite, as a string."""
+    number = float(value)
+    return math.isnan(number), number
+
+
+# How a text is parsed, by the type, and how what comes of it is compared. Bytes are base64 in JSON.
+_AS_IT_IS: tuple[Callable[[str], Any], Callable[[Any], Any]] = (_exact, lambda value: value)
+_PARSED = {"bytes": (json.loads, base64.b64decode), "double": (json.loads, _double)}

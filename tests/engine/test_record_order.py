@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
@@ -220,6 +221,24 @@ def test_what_lists_keep() -> None:
         rows = rows.append_column(f"__a_{aggregate.name}", pa.array(texts))
     (found,) = order.rows(rows, lambda keys: pa.nulls(len(keys), pa.binary()), NO_TIME).rows.to_pylist()
     assert list(kept.values()) == [found[f"__m_{aggregate.name}"] for aggregate in aggregates]
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"), [("double", '{"v":%s}'), ("struct<`sort_col`:double,`col0`:int>", '{"v":{"sort_col":%s}}')]
+)
+def test_of_doubles_nan_is_the_largest_then_what_is_infinite(kind: str, written: str) -> None:
+    order = RecordOrder(replace(QUERY, aggregates=(Aggregate("A0", "topk", "`D`", kind, most=3),), emission=ON_COMMIT))
+    states: list[bytes | None] = [None]
+    # Spark writes what is no number of JSON as a string.
+    for batch in (['"NaN"', "1.5"], ['"Infinity"', "-2.0", '"-Infinity"'], ["10.0"]):
+        rows = table([Input(0, n, n, "k", None, None, None, None) for n in range(len(batch))])
+        rows = rows.drop_columns([name for name in rows.column_names if name.startswith("__a_")])
+        rows = rows.append_column("__a_A0", pa.array([written % value for value in batch]))
+        (found,) = order.rows(rows, lambda _: pa.array(states[-1:], pa.binary()), NO_TIME).rows.to_pylist()
+        kept = pa.array([found["__m_A0"]])
+        states += StateCodec(order.types).encode(pa.array([0]), [kept]).to_pylist()
+    expected = [(written % value)[len('{"v":') : -1] for value in ('"NaN"', '"Infinity"', "10.0")]
+    assert expected == json.loads(found["__m_A0"])
 
 
 def test_dead_letters_come_along_and_a_batch_of_nothing_else_asks_nothing_twice() -> None:
