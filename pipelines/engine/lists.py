@@ -134,5 +134,6 @@ def _double(value: float | str) -> tuple[bool, float]:
 
 
 # How a text is parsed, by the type, and how what comes of it is compared. Bytes are base64 in JSON.
-_AS_IT_IS: tuple[Callable[[str], Any], Callable[[Any], Any]] = (_exact, lambda value: value)
-_PARSED = {"bytes": (json.loads, base64.b64decode), "double": (json.loads, _double)}
+_Compared = tuple[Callable[[str], Any], Callable[[Any], Any]]
+_AS_IT_IS: _Compared = (_exact, lambda value: value)
+_PARSED: dict[str, _Compared] = {"bytes": (json.loads, base64.b64decode), "double": (json.loads, _double)}

@@ -236,7 +236,7 @@ def test_of_doubles_nan_is_the_largest_then_what_is_infinite(kind: str, written:
         rows = rows.append_column("__a_A0", pa.array([written % value for value in batch]))
         (found,) = order.rows(rows, lambda _: pa.array(states[-1:], pa.binary()), NO_TIME).rows.to_pylist()
         kept = pa.array([found["__m_A0"]])
-        states += StateCodec(order.types).encode(pa.array([0]), [kept]).to_pylist()
+        states.extend(StateCodec(order.types).encode(pa.array([0]), [kept]).to_pylist())
     expected = [(written % value)[len('{"v":') : -1] for value in ('"NaN"', '"Infinity"', "10.0")]
     assert expected == json.loads(found["__m_A0"])
 
