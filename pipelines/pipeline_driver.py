@@ -42,7 +42,7 @@ from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import AT_ONCE, Settings
 from pipelines.stopsignals import StopSignals
 from pipelines.traces import traces_of
-from statestore.errors import Fenced, RollforwardError
+from statestore.errors import Fenced, RollforwardError, Unavailable
 from statestore.kafka.admin import Admin
 
 log = structlog.get_logger()
@@ -144,15 +144,19 @@ class PipelineDriver:
             self._quiet.wait(_ABORT_S)
 
     def run(self) -> None:
-        """Run until stopped, or until the end of the input. Raises what ended it."""
+        """Run until stopped, or until the end of the input. Raises what ended it; `Unavailable` where a stop came before that end."""
         self._heart.start(metrics_port=self._metrics.start())
         try:
             self._start()
-            self._watch()
+            reached = self._watch()
             self._end("stopped", "")
         except BaseException as error:
             self._end("fenced" if isinstance(error, Fenced) else "failed", str(error))
             raise
+        if self._until_end and not reached:
+            # Whoever waits for the end must not take figures of a part for it.
+            hint = "what is done is kept: run it again, and it goes on from there"
+            raise Unavailable("driver was stopped before the end of its input", pipeline=self.name, hint=hint)
 
     def _start(self) -> None:
         settings = self._settings
@@ -220,8 +224,8 @@ class PipelineDriver:
         driver.finish_planned()
         driver.start(until_end=self._until_end)
 
-    def _watch(self) -> None:
-        """Return when the work is over; raise what a query failed of."""
+    def _watch(self) -> bool:
+        """Return when the work is over, with whether the end of the input is reached; raise what a query failed of."""
         while not self._stop.wait(0.1 if self._state == "running" else _STARTING_S):
             self._watcher.require_jvm()
             self._servers.replace_dead()
@@ -236,7 +240,8 @@ class PipelineDriver:
                 if driver.error is not None:
                     raise driver.error
             if self._until_end and self._state == "running" and not any(following):
-                return
+                return True
+        return False
 
     def _end(self, state: str, error: str) -> None:
         """Let running batches finish, then stop everything."""

@@ -9,13 +9,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
 from ops.cli.context import registry_of, settings_of_here
 from ops.cli.options import Json, PipelineName
 from ops.cli.output import answer, progress, say
+
+if TYPE_CHECKING:
+    from pipelines.settings import Settings
 
 _FOLLOW_S = 0.2
 
@@ -84,7 +87,10 @@ def run(
     ] = False,
     accept_loss: AcceptLoss = False,
 ) -> None:
-    """Run a pipeline in the foreground, until Ctrl-C or the end of its input."""
+    """Run a pipeline in the foreground, until Ctrl-C or the end of its input.
+
+    It counts as started meanwhile; if it was stopped before, it is again behind that.
+    """
     from ops import control
     from ops.environment import with_spark
 
@@ -102,9 +108,39 @@ def run(
     with _stdout_alone() as stdout:
         from pipelines.pipeline_driver import run_pipeline
 
-        figures = run_pipeline(pipeline, settings, until_end=until_end)
+        with _desired(pipeline, settings):
+            figures = run_pipeline(pipeline, settings, until_end=until_end)
         if until_end:
             stdout.write(json.dumps(figures) + "\n")
+
+
+@contextmanager
+def _desired(pipeline: str, settings: Settings) -> Iterator[None]:
+    """`running` is desired within, or the driver would end at once, or Dagster end it; behind it again what was before.
+
+    A process that is killed leaves it desired, and Dagster goes on with the pipeline, as after any driver's death.
+    """
+    from pipelines.metastore.embedded import want
+    from pipelines.registry import RUNNING, STOPPED
+    from statestore.errors import Fenced, RollforwardError
+
+    with registry_of(settings) as registry:
+        was_stopped = want(pipeline, RUNNING, settings, registry)
+    try:
+        yield
+    except Fenced:
+        # The driver that has taken over is to go on.
+        was_stopped = False
+        raise
+    finally:
+        if was_stopped:
+            try:
+                with registry_of(settings) as registry:
+                    want(pipeline, STOPPED, settings, registry)
+            except RollforwardError as error:
+                # What has ended the run is told, too.
+                hint = f"stop it with: rollforward stop {pipeline}"
+                print(f"pipeline {pipeline} is still desired to run: {error}; {hint}", file=sys.stderr)
 
 
 @contextmanager

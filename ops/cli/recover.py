@@ -137,9 +137,9 @@ def _recover(pipeline: str, *, json: bool) -> None:
     since = time.time()
     plans: list[dict[str, Any]] = []
     with registry_of(settings) as registry:
-        want(pipeline, RUNNING, settings, registry)
         before = control.status(registry, pipeline)
-        if not control.is_up(before):
+        # What it would be recovered of counts only where it is to run.
+        if before.desired != RUNNING or not control.is_up(before):
             with progress(f"Looking at {pipeline}") as tell:
                 plans = plans_of(registry.pipeline(pipeline), settings, tell)
             if not json:
@@ -147,6 +147,9 @@ def _recover(pipeline: str, *, json: bool) -> None:
         lost = [plan["task"] for plan in plans if plan["way"] == UNRECOVERABLE]
         pid = None
         if not lost:
+            # Behind the look at the tasks: whoever keeps pipelines as desired would start the driver.
+            want(pipeline, RUNNING, settings, registry)
+            before = control.status(registry, pipeline)
             with progress(f"Recovering {pipeline}") as tell:
                 if before.needs_recovery:
                     tell("driver", before.needs_recovery)
