@@ -11,8 +11,8 @@ Owns the layout of a home and which processes belong to it:
 Invariants: two commands never change one home at the same time; `up` starts what is missing or dead and touches nothing
 that runs; when a component fails, what this call started is stopped again; after `down` no process of the stack is
 left, whatever the files say. Survives kill -9 of any process, of the command itself, and files cut short.
-`down(wipe=True)` deletes the home if `up` made it, and otherwise only the entries above, so that a home given by
-mistake loses nothing else.
+`down(wipe=True)` deletes a home that holds nothing but what is ours, as of the first `up`; otherwise only the entries
+above and the metastore's database, which would miss its log, so that a home given by mistake loses nothing else.
 """
 
 from __future__ import annotations
@@ -44,9 +44,16 @@ OPTIONAL = (MONITORING,)
 PROCESSES = (KAFKA, S3, DAEMON, WEBSERVER)
 MONITORS = (PROMETHEUS, ALERTMANAGER)
 LOCK_TIMEOUT_S = 300.0
-# Present in homes that `up` made, which `down(wipe=True)` may delete as a whole.
+# Present in homes in which `up` found nothing of others, which `down(wipe=True)` may delete as a whole.
 MADE_BY_UP = ".made-by-up"
-ENTRIES = ("stack.json", "run", "logs", "kafka", "s3", "dagster", "monitoring", "stack.lock")
+# A database without the topics that it speaks of would refuse every statement.
+DATABASE = "metastore.db"
+ENTRIES = (
+    *("stack.json", "run", "logs", "kafka", "s3", "dagster", "monitoring", "stack.lock"),
+    *(DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"),
+)
+# What commands and drivers make besides, also before the first `up`. Others have folders of these names, too.
+COMMON = ("state", "snapshots", "spark", "past", "locks", "metrics", "backups", "api-token", "sql_history")
 
 Progress = Callable[[str, str], None]
 State = Literal["running", "stopped", "dead"]
@@ -131,7 +138,8 @@ class Stack:
         wanted = _checked(components, dagster_module, dagster_yaml)
         tell = on_progress or (lambda step, detail: None)
         with self._lock():
-            self._mark_home()
+            if self._is_ours():
+                (self.home / MADE_BY_UP).touch()
             started: list[str] = []
             try:
                 java = find_java(self.cache)
@@ -177,7 +185,7 @@ class Stack:
             (self.home / "stack.json").unlink(missing_ok=True)
             if wipe:
                 self._wipe()
-                tell("data", f"deleted {self.home}")
+                tell("data", f"deleted {'what is ours in ' if self.home.exists() else ''}{self.home}")
         return self._status(java_home=None)
 
     def _up_kafka(self, java: JavaHome, port: int | None, tell: Progress) -> list[str]:
@@ -257,13 +265,18 @@ class Stack:
             )
         return ComponentStatus(name, "dead" if path.exists() else "stopped", None, None, None, str(self._log(name)))
 
-    def _mark_home(self) -> None:
-        """Remembers that this home was empty, or not there, before the first `up`."""
-        if set(os.listdir(self.home)) <= {"stack.lock"}:
-            (self.home / MADE_BY_UP).touch()
+    def _is_ours(self) -> bool:
+        """Whether the home may be deleted as a whole: `up` found it without anything that is not ours, or would now."""
+        names = set(os.listdir(self.home))
+        return (
+            MADE_BY_UP in names
+            or names <= {"stack.lock"}
+            # Its database tells a home of ours, in which commands worked before `up`, from a folder with common names.
+            or (DATABASE in names and names <= {*ENTRIES, *COMMON})
+        )
 
     def _wipe(self) -> None:
-        entries = os.listdir(self.home) if (self.home / MADE_BY_UP).exists() else ENTRIES
+        entries = os.listdir(self.home) if self._is_ours() else ENTRIES
         # The lock goes last: until then nobody else may begin.
         for name in sorted(entries, key=lambda name: name == "stack.lock"):
             path = self.home / name

@@ -325,6 +325,23 @@ def end_driver(registry: Registry, name: str, *, timeout_s: float = 60.0) -> boo
     return True
 
 
+def end_drivers_of(home: Path, *, timeout_s: float = 60.0) -> list[str]:
+    """As `end_driver`, for every driver of this home that was started on this machine, where no registry tells of them.
+
+    They are known by their command and environment. Gives the names of their pipelines.
+    """
+    ended = set()
+    for process in psutil.process_iter():
+        try:
+            words, its_home = process.cmdline(), process.environ().get("ROLLFORWARD_HOME")
+        except (psutil.Error, OSError):
+            continue
+        if words[1:3] == ["-m", "pipelines.driver"] and its_home == str(home):
+            _end(process.pid, timeout_s=timeout_s)
+            ended.update(words[3:4])
+    return sorted(ended)
+
+
 def _await_end(registry: Registry, driver: DriverRow, timeout_s: float) -> None:
     where = {"pipeline": driver.pipeline, "host": driver.host, "pid": driver.pid}
     row = registry.find(driver.pipeline)

@@ -157,7 +157,7 @@ def down(
     wipe: Annotated[bool, typer.Option("--wipe", help="Delete the data too: topics, stores, history.")] = False,
     json: Json = False,
 ) -> None:
-    """Stop the pipelines of this home and the local stack. Leaves no process."""
+    """Stop the pipelines of this home and the local stack. Leaves no process, even where the metastore does not answer."""
     settings = settings_of_here()
     with progress("Stopping") as tell:
         stopped = stop_everything(settings, tell, wipe=wipe)
@@ -166,18 +166,43 @@ def down(
         return
     for name in stopped["stopped_pipelines"]:
         say(f"pipeline {name} stopped")
-    say(
-        "Nothing runs any more." + (f" {settings.home} is deleted." if wipe else f" The data stays in {settings.home}.")
-    )
+    say(f"Nothing runs any more. {_data_text(settings.home, wipe=wipe)}")
+
+
+def _data_text(home: Path, *, wipe: bool) -> str:
+    if not wipe:
+        return f"The data stays in {home}."
+    return f"Our data in {home} is deleted, what else is there stays." if home.exists() else f"{home} is deleted."
 
 
 def stop_everything(settings: Settings, tell: Progress, *, wipe: bool = False) -> dict[str, Any]:
-    """Pipelines first, so that they end between two batches, then the stack."""
+    """Pipelines first, so that they end between two batches, then the stack.
+
+    What is wrong with the registry is raised when all of it has ended.
+    """
     from ops.environment import on_local_stack
 
-    pipelines = stop_pipelines(on_local_stack(settings), tell)
+    try:
+        pipelines = stop_pipelines(on_local_stack(settings), tell)
+    except Exception:
+        # Whatever it is: there is no other command that ends these processes.
+        _stop_without_registry(settings, tell, wipe=wipe)
+        raise
     status = stack_of(settings).down(wipe=wipe, on_progress=tell)
     return {"stopped_pipelines": pipelines, **status.to_json()}
+
+
+def _stop_without_registry(settings: Settings, tell: Progress, *, wipe: bool) -> None:
+    """Drivers as the machine's processes tell of them, then the stack, and drivers that Dagster has started meanwhile."""
+    from ops import control
+
+    tell("pipelines", "the metastore does not answer: ending the drivers of this home among the machine's processes")
+    ended = control.end_drivers_of(settings.home)
+    stack_of(settings).down(on_progress=tell)
+    for name in sorted({*ended, *control.end_drivers_of(settings.home)}):
+        tell(name, "stopped")
+    if wipe:
+        stack_of(settings).down(wipe=True, on_progress=tell)
 
 
 def stop_pipelines(settings: Settings, tell: Progress) -> list[str]:

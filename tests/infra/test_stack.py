@@ -148,6 +148,30 @@ def test_wipe_of_a_home_that_was_not_ours_deletes_only_our_entries(stack: Stack)
     assert ["letter.txt"] == [path.name for path in stack.home.iterdir()]
 
 
+def test_wipe_deletes_a_home_in_which_commands_worked_before_the_first_up(stack: Stack) -> None:
+    (stack.home / "state").mkdir(parents=True)
+    for name in ("metastore.db", "metastore.db-wal", "sql_history"):
+        (stack.home / name).touch()
+    stack.up(components=[])
+    steps: list[tuple[str, str]] = []
+    stack.down(wipe=True, on_progress=lambda *step: steps.append(step))
+    assert not stack.home.exists()
+    assert ("data", f"deleted {stack.home}") == steps[-1]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "left"), [(["backups"], ["backups"]), (["letter.txt", "metastore.db", "state"], ["letter.txt", "state"])]
+)
+def test_wipe_leaves_what_may_be_of_others_and_says_so(stack: Stack, theirs: list[str], left: list[str]) -> None:
+    for name in theirs:
+        (stack.home / name).mkdir(parents=True)
+    stack.up(components=[])
+    steps: list[tuple[str, str]] = []
+    stack.down(wipe=True, on_progress=lambda *step: steps.append(step))
+    assert left == sorted(path.name for path in stack.home.iterdir())
+    assert ("data", f"deleted what is ours in {stack.home}") == steps[-1]
+
+
 def test_status_of_nothing_is_stopped_and_makes_nothing(stack: Stack) -> None:
     status = stack.status()
     assert {"stopped"} == {component.state for component in status.components}

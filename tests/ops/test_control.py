@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from sqlalchemy import update
+from sqlalchemy.exc import DatabaseError
 
 from ops import control
-from ops.cli.stack import stop_pipelines
+from ops.cli.stack import stop_everything, stop_pipelines
 from ops.environment import settings_now
 from ops.past import require_stopped
 from pipelines.metastore.command import put
@@ -129,6 +132,40 @@ def test_down_leaves_a_driver_of_another_machine_alone(world: World) -> None:
     assert [] == stop_pipelines(settings_now(), lambda _name, detail: told.append(detail))
     assert [f"runs on {ELSEWHERE} and is left alone"] == told
     assert RUNNING == world.registry.pipeline("sales").desired
+
+
+@pytest.mark.parametrize("wipe", [False, True])
+def test_down_ends_what_runs_of_this_home_also_where_its_registry_is_damaged(
+    world: World, tmp_path: Path, wipe: bool
+) -> None:
+    stub = tmp_path / "stub" / "pipelines" / "driver.py"
+    stub.parent.mkdir(parents=True)
+    stub.write_text("input()")
+    world.home.mkdir()
+    (world.home / "metastore.db").write_text("this is no database")
+    (world.home / "run").mkdir()
+    drivers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "pipelines.driver", "sales"],
+            cwd=tmp_path / "stub",
+            env={**os.environ, "ROLLFORWARD_HOME": str(home)},
+            stdin=subprocess.PIPE,
+        )
+        for home in (world.home, tmp_path / "other")
+    ]
+    told: list[tuple[str, str]] = []
+    try:
+        with pytest.raises(DatabaseError):
+            stop_everything(settings_now(), lambda *step: told.append(step), wipe=wipe)
+        assert drivers[0].poll() is not None
+        assert drivers[1].poll() is None
+    finally:
+        for driver in drivers:
+            driver.kill()
+            driver.communicate()
+    assert ("sales", "stopped") in told
+    assert ("kafka", "was not running") in told
+    assert wipe != world.home.exists()
 
 
 @pytest.mark.usefixtures("launches")
