@@ -67,7 +67,11 @@ INHERITED = (
     "OTEL_EXPORTER_OTLP_CERTIFICATE",
     "OTEL_EXPORTER_OTLP_HEADERS",
     "OTEL_RESOURCE_ATTRIBUTES",
+    # The way to object storage, for drivers that Dagster starts; proxies are read in either spelling.
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
 )
+# And its credentials: everything that AWS clients find in the environment.
+INHERITED_PREFIX = "AWS_"
 
 
 @dataclass(frozen=True)
@@ -217,7 +221,9 @@ class Dagster:
             words = (sys.executable, "-m", "dagster_webserver", "-m", module, "-h", ports.HOST, "-p", str(self.port))
         else:
             words = (sys.executable, "-m", "dagster._daemon", "run", "-m", module)
-        inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
+        inherited = {
+            key: value for key, value in os.environ.items() if key in INHERITED or key.startswith(INHERITED_PREFIX)
+        }
         return ProcessSpec(
             name=name,
             command=words,

@@ -22,12 +22,12 @@ Progress = Callable[[str, str], None]
 
 
 def settings_now(**overrides: object) -> Settings:
-    """Settings with the running local stack's broker and S3 server where none is configured. Starts and resolves nothing."""
+    """Settings with the running local stack's broker, and its S3 server, where none is configured. Starts and resolves nothing."""
     return on_local_stack(load_settings(**overrides))
 
 
 def on_local_stack(settings: Settings) -> Settings:
-    """These settings, with what the local stack of their home gives where it runs."""
+    """These settings, with what the local stack of their home gives."""
     updates: dict[str, object] = {}
     stack = Stack(settings.home)
     if not settings.bootstrap_servers:
@@ -41,8 +41,11 @@ def on_local_stack(settings: Settings) -> Settings:
 
 
 def _local_s3(settings: Settings, stack: Stack) -> dict[str, object]:
-    """The local stack's S3 server, if it runs and holds the bucket that is asked for."""
-    endpoint = stack.status().s3_endpoint
+    """The local stack's S3 server, if there is one and it holds the bucket that is asked for.
+
+    Whether it runs just now is not asked: a process that starts meanwhile would take Amazon's bucket of that name.
+    """
+    endpoint = stack.s3.endpoint
     urls = (settings.snapshot_url, settings.archive_url)
     if endpoint is None or not any(url.removeprefix("s3://").partition("/")[0] == BUCKET for url in urls):
         return {}

@@ -7,6 +7,7 @@ into files, logs or metadata.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -19,6 +20,8 @@ from statestore.errors import InvalidConfig
 FILE = "rollforward.toml"
 OFF = "off"
 AT_ONCE: Final = "at-once"
+# What stands before a relative file: one in memory is none.
+_RELATIVE_SQLITE = re.compile(r"^sqlite(\+\w+)?:///(?!/|:memory:|file:|\?|$)")
 
 
 class AlertRoute(BaseModel):
@@ -168,10 +171,22 @@ class Settings(BaseSettings):
     s3_kms_key_id: str = Field("", description="key of aws:kms")
     s3_credentials_file: str = Field("", description="AWS credentials file; default: boto3's own places")
 
-    @field_validator("home", "state_dir", mode="after")
+    # Settings are handed on to processes that run in other folders.
+
+    @field_validator("home", "state_dir", "java_home", "class_archive", mode="after")
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
+
+    @field_validator("s3_credentials_file", mode="after")
+    @classmethod
+    def _absolute_file(cls, path: str) -> str:
+        return path and str(Path(path).expanduser().absolute())
+
+    @field_validator("metastore_url", mode="after")
+    @classmethod
+    def _absolute_database(cls, url: str) -> str:
+        return _RELATIVE_SQLITE.sub(lambda found: f"{found[0]}{Path.cwd()}/", url)
 
     @classmethod
     def settings_customise_sources(

@@ -89,6 +89,7 @@ def stack_environment(settings: Settings) -> dict[str, str]:
     from infra.process import MARK
     from ops.environment import driver_environment
     from pipelines.settings import FILE
+    from statestore.channel import CA
 
     placeholder = settings.bootstrap_servers or "none:0"
     environment = driver_environment(settings.model_copy(update={"bootstrap_servers": placeholder}))
@@ -96,5 +97,7 @@ def stack_environment(settings: Settings) -> dict[str, str]:
     if not settings.bootstrap_servers:
         # The stack's own broker, whose address the stack adds.
         ours.pop("ROLLFORWARD_BOOTSTRAP_SERVERS")
+    if CA in ours:
+        ours[CA] = str(Path(ours[CA]).expanduser().absolute())
     ours["ROLLFORWARD_CONFIG"] = str(Path(os.environ.get("ROLLFORWARD_CONFIG", FILE)).absolute())
     return ours
