@@ -102,7 +102,9 @@ class Settings(BaseSettings):
         20.0,
         description="a store server or JVM that is silent, or a Spark worker that is stopped, for so long is killed and replaced",
     )
-    accept_loss: bool = Field(False, description="go on where source records were deleted before they were read")
+    accept_loss: bool = Field(
+        False, description="go on where source records were deleted before they were read, or lost after it"
+    )
     transactions: bool = Field(True, description="off: no exactly-once, for comparison only")
     request_timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
         60.0, description="longest wait for one answer of Kafka"
@@ -263,7 +265,11 @@ class Settings(BaseSettings):
 
 
 def load_settings(**overrides: object) -> Settings:
-    """Settings from file and environment. Raises `InvalidConfig` that names each wrong field."""
+    """Settings from file and environment. Raises `InvalidConfig` that names each wrong field, or a file that is not there."""
+    named = os.environ.get("ROLLFORWARD_CONFIG")
+    if named and not Path(named).exists():
+        # The defaults would be another installation's.
+        raise InvalidConfig("configuration file does not exist", file=named, hint="correct or unset ROLLFORWARD_CONFIG")
     try:
         return Settings(**overrides)  # type: ignore[arg-type]
     except ValidationError as error:

@@ -41,7 +41,7 @@ AcceptLoss = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
-        help="Go on where source records were deleted before they were read; the next batch says which.",
+        help="Go on where source records were deleted before they were read, or lost after it; the next batch says which.",
     ),
 ]
 

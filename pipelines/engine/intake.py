@@ -34,6 +34,13 @@ class Intake:
         self._ends |= {each.partition: each.end for each in gone}
         self.lost += gone
 
+    def require_whole(self, ends: Mapping[int, int]) -> bool:
+        """Stand where the log ends now in every partition that has lost records of planned batches; tells whether one has."""
+        cut = self._source.cut_off(self._ends, ends)
+        self._ends |= {each.partition: each.start for each in cut}
+        self.lost += cut
+        return bool(cut)
+
     @property
     def ends(self) -> dict[int, int]:
         """Where the stream stands, by partition."""
@@ -54,7 +61,8 @@ class Intake:
         """
         backlog = self._backlog(ends)
         if not backlog:
-            return None
+            # A loss has to be in a plan before the log is as long as it was: the next driver would not see it.
+            return self.nothing() if self.lost else None
         ranges = self._first_of(backlog, most)
         if self._pace.is_guess(count_offsets(ranges)):
             self._pace.expect(self._source.value_bytes(ranges))

@@ -190,9 +190,10 @@ class QueryDriver:
             self._log.info("input of a committed batch is gone, and is not needed", batch=planned.batch)
             self._journal.finish(planned)
             return
-        lost = self._source.deleted(starts, begins)
-        if lost:
-            planned = without_lost(planned, lost)
+        deleted = self._source.deleted(starts, begins)
+        cut = self._source.cut_off({r.partition: r.end for r in planned.ranges}, self._source.stable_ends())
+        if deleted or cut:
+            planned = without_lost(planned, deleted, cut)
             self._plan(planned)
         plan = self._past.plans.get(planned.plan)
         if plan is None:
@@ -425,12 +426,20 @@ class QueryDriver:
     def start(self, *, until_end: bool) -> None:
         """Take batch after batch from where they end, in a thread. With `until_end` up to what is present now."""
         self._take_in()
-        goal = self._source.stable_ends() if until_end else None
+        ends = self._stable_ends()
+        goal = ends if until_end else None
         self._thread = threading.Thread(target=self._follow, args=(goal,), name=f"query-{self.query.name}", daemon=True)
         self._thread.start()
 
     def _take_in(self) -> None:
         self._intake.take_in(self._source.begins(), first=self._batch < 0)
+
+    def _stable_ends(self) -> dict[int, int]:
+        """Up to where the source can be read, and that it has lost nothing of what was read."""
+        ends = self._source.stable_ends()
+        if self._intake.require_whole(ends):
+            self._ahead.drop()
+        return ends
 
     @property
     def following(self) -> bool:
@@ -450,7 +459,7 @@ class QueryDriver:
                     self._ahead.drop()
                     with self._recomputing():
                         self._answer(asked)
-                ends = goal if goal is not None else self._source.stable_ends()
+                ends = goal if goal is not None else self._stable_ends()
                 behind = self._next_batch(ends, started)
                 if goal is not None and not behind:
                     return

@@ -8,6 +8,8 @@ Offsets that Kafka has deleted are read from the topic's archive, where there is
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -30,6 +32,8 @@ log = structlog.get_logger()
 # How much is looked at to learn how large records are.
 _SAMPLED_PARTITIONS = 4
 _SAMPLED_RECORDS = 16
+# A leader that is just being replaced may tell of an old end. Nobody has to wait for a log that is whole.
+_LOOK_AGAIN_S = 1.0
 
 
 class SourceTopic:
@@ -150,6 +154,34 @@ class SourceTopic:
             log.error("source records are lost, as accepted", query=self._query.name, lost=asdict(gone))
         return lost
 
+    def cut_off(self, positions: Mapping[int, int], ends: Mapping[int, int]) -> tuple[Range, ...]:
+        """Records before `positions` that the log has lost at its end, by the stable `ends`.
+
+        A partition gets shorter where its leader loses what no other replica has: by an unclean election, or a disk. What
+        is written next has the lost records' offsets, and would pass for what was read. Raises `Unrecoverable` unless the
+        operator accepts the loss.
+        """
+        if all(ends.get(partition, at) >= at for partition, at in positions.items()):
+            return ()
+        time.sleep(_LOOK_AGAIN_S)
+        # Of all records: an open transaction hides some, which are not lost.
+        again = self._admin.ends(self.topic.name, partitions=self.topic.partitions)
+        cut = tuple(
+            self.range(partition, again[partition], at)
+            for partition, at in positions.items()
+            if again.get(partition, at) < at
+        )
+        if cut and not self._accept_loss:
+            raise Unrecoverable(
+                "source topic has lost records that were read: it ends before the position of the query",
+                topic=self.topic.name,
+                lost=", ".join(f"partition {r.partition} at {r.end} ends at {r.start}" for r in cut),
+                hint="what is written next has the lost records' offsets; to read on from the end start with --accept-loss",
+            )
+        for gone in cut:
+            log.error("source topic ends before the position, as accepted", query=self._query.name, lost=asdict(gone))
+        return cut
+
     def archived(self) -> dict[int, tuple[int, int]]:
         """First and end of the offsets that the archive holds, by partition; empty without an archive."""
         return {} if self._archive is None else open_archive(self._archive, self.topic).spans()
@@ -180,11 +212,13 @@ def _holds(held: tuple[int, int] | None, gone: Range) -> bool:
     return held is not None and held[0] <= gone.start and gone.end <= held[1]
 
 
-def without_lost(planned: Planned, lost: tuple[Range, ...]) -> Planned:
-    """The batch over what is left of its input, to be planned anew under its number."""
-    begins = {gone.partition: gone.end for gone in lost}
+def without_lost(planned: Planned, deleted: tuple[Range, ...], cut: tuple[Range, ...]) -> Planned:
+    """The batch over what is left of its input, `deleted` before it and `cut` off behind, to be planned anew under its number."""
+    begins = {gone.partition: gone.end for gone in deleted}
+    ends = {gone.partition: gone.start for gone in cut}
     ranges = []
     for r in planned.ranges:
         begin = max(r.start, begins.get(r.partition, 0))
-        ranges.append(replace(r, start=begin, end=max(r.end, begin)))
-    return replace(planned, ranges=tuple(ranges), lost=lost)
+        end = ends.get(r.partition, max(r.end, begin))
+        ranges.append(replace(r, start=min(begin, end), end=end))
+    return replace(planned, ranges=tuple(ranges), lost=deleted + cut)

@@ -1,0 +1,148 @@
+"""A source whose log has become shorter than what was read of it: what comes next must not pass for what was read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import confluent_kafka as ck
+import psutil
+import pytest
+
+from infra.stack import Stack
+from pipelines.engine import source as source_module
+from pipelines.engine.intake import Intake
+from pipelines.engine.pace import Bounds, Pace
+from pipelines.engine.source import SourceTopic, without_lost
+from pipelines.settings import Settings
+from statestore.batches import BatchesLog, Planned, Range
+from statestore.config import KafkaConfig
+from statestore.errors import Unrecoverable
+from statestore.kafka.reader import Reader
+from tests.support.feed import SQL, create_topic
+from tests.support.pipeline import PipelineUnderTest, settings_for
+
+
+def send(kafka: str, topic: str, count: int) -> None:
+    producer = ck.Producer({"bootstrap.servers": kafka})
+    for price in range(count):
+        producer.produce(topic, json.dumps({"auction": 1, "price": price}), partition=0)
+    assert producer.flush(60) == 0
+
+
+def intake_at(kafka: str, topic: str, at: int, *, accept_loss: bool = False) -> tuple[SourceTopic, Intake]:
+    """One that stands at this offset of partition 0, and at the beginning of partition 1."""
+    query: Any = SimpleNamespace(name="q", stateless=False, source=SimpleNamespace(topic=topic))
+    source = SourceTopic(query, KafkaConfig(kafka), accept_loss=accept_loss)
+    source.look()
+    intake = Intake(source, Pace(Bounds(1_000, 10**9, 1.0)))
+    intake.stands(Planned(5, "h", (source.range(0, 0, at), source.range(1, 0, 0))))
+    return source, intake
+
+
+@pytest.fixture
+def topic(kafka: str, unique: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of ten records in partition 0 of two."""
+    monkeypatch.setattr(source_module, "_LOOK_AGAIN_S", 0.0)
+    create_topic(kafka, unique, partitions=2)
+    send(kafka, unique, 10)
+    return unique
+
+
+def test_a_log_that_ends_before_the_position_is_not_read_on(kafka: str, topic: str) -> None:
+    source, intake = intake_at(kafka, topic, 12)
+    with pytest.raises(Unrecoverable, match=r"partition 0 at 12 ends at 10.*--accept-loss"):
+        intake.require_whole(source.stable_ends())
+    assert {0: 12, 1: 0} == intake.ends
+
+
+def test_where_that_is_accepted_the_stream_goes_on_at_the_end_and_the_next_plan_tells(kafka: str, topic: str) -> None:
+    source, intake = intake_at(kafka, topic, 12, accept_loss=True)
+    assert intake.require_whole(source.stable_ends())
+    assert {0: 10, 1: 0} == intake.ends
+    assert (source.range(0, 10, 12),) == intake.lost
+    # There is nothing to take, and a plan all the same.
+    assert (source.range(0, 10, 10), source.range(1, 0, 0)) == intake.next(source.stable_ends())
+    send(kafka, topic, 3)
+    assert (source.range(0, 10, 13), source.range(1, 0, 0)) == intake.next(source.stable_ends())
+    assert not intake.require_whole(source.stable_ends())
+
+
+def test_an_old_answer_and_records_that_a_transaction_hides_are_no_loss(kafka: str, topic: str) -> None:
+    _, intake = intake_at(kafka, topic, 10)
+    assert not intake.require_whole({0: 7, 1: 0})
+    assert {0: 10, 1: 0} == intake.ends
+
+
+def r(start: int, end: int) -> Range:
+    return Range("t", "id", 0, start, end)
+
+
+@pytest.mark.parametrize(
+    ("deleted", "cut", "left"),
+    [
+        ((r(900, 930),), (), r(930, 1000)),
+        ((r(900, 1200),), (), r(1200, 1200)),
+        ((), (r(950, 1000),), r(900, 950)),
+        ((), (r(20, 1000),), r(20, 20)),
+        ((r(900, 930),), (r(950, 1000),), r(930, 950)),
+    ],
+)
+def test_an_unfinished_batch_goes_on_with_what_is_left_of_it(
+    deleted: tuple[Range, ...], cut: tuple[Range, ...], left: Range
+) -> None:
+    planned = without_lost(Planned(5, "h", (r(900, 1000),)), deleted, cut)
+    assert ((left,), deleted + cut) == (planned.ranges, planned.lost)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Stack]:
+    """A broker that may lose something."""
+    stack = Stack(tmp_path / "stack")
+    stack.up(components=["kafka"])
+    yield stack
+    stack.down(wipe=True)
+
+
+def lose(stack: Stack, segment: Path, size: int) -> None:
+    """What a broker loses that had not yet reached its disk."""
+    broker = psutil.Process(stack.status().component("kafka").pid)
+    broker.kill()
+    broker.wait(60)
+    os.truncate(segment, size)
+    stack.up(components=["kafka"])
+
+
+@pytest.mark.slow
+def test_a_source_that_has_lost_its_end_stops_the_pipeline_until_that_is_accepted(
+    own: Stack, machine: Settings, tmp_path: Path, unique: str
+) -> None:
+    kafka = own.status().bootstrap_servers or ""
+    create_topic(kafka, unique, partitions=1)
+    send(kafka, unique, 5)
+    [segment] = own.home.rglob(f"{unique}-0/*.log")
+    size = segment.stat().st_size
+    send(kafka, unique, 5)
+    settings = settings_for(
+        tmp_path / "home", kafka, java_home=machine.java_home, class_archive=machine.class_archive, tasks=1
+    )
+    pipeline = PipelineUnderTest(settings, unique, SQL.format(topic=unique))
+    try:
+        assert pipeline.run_until_end() == 0, pipeline.tail()
+        lose(own, segment, size)
+        assert pipeline.run_until_end() == 4
+        row = pipeline.registry.driver(unique)
+        assert row is not None and "partition 0 at 10 ends at 5" in row.error and "--accept-loss" in row.error
+        pipeline.settings = settings.model_copy(update={"accept_loss": True})
+        assert pipeline.run_until_end() == 0, pipeline.tail()
+        planned = BatchesLog(Reader(settings.kafka_config()), f"{unique}-totals-batches", tasks=1).driver_log().planned
+        # Told at once, though nothing has come: what is written next lies where the lost records were, and is read.
+        assert planned is not None
+        assert [(5, 10)] == [(lost.start, lost.end) for lost in planned.lost]
+        assert [(5, 5)] == [(each.start, each.end) for each in planned.ranges]
+    finally:
+        pipeline.close()
