@@ -106,6 +106,11 @@ class KafkaWorld:
         settings = {"message.timestamp.type": "CreateTime"}
         self._admin.create(topic, partitions=partitions, settings=settings, replication=self._replication)
 
+    def topic_id(self, topic: str) -> str:
+        """The topic's id, empty if there is no such topic."""
+        found = self._admin.describe([topic]).get(topic)
+        return "" if found is None else found.topic_id
+
     def create_topics(self, pipeline: str, query: Query) -> dict[str, str]:
         """Make the query's topics; gives its plan and their ids. Raises `InvalidInput` for another pipeline's state."""
         changelog = names.changelog_topic(pipeline, query.store)

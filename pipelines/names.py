@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from statestore.errors import InvalidInput
@@ -14,6 +15,7 @@ from statestore.folders import OWNER
 _NAME = re.compile(r"[a-z0-9_]+")
 _OWNER = re.compile(rf"[a-z0-9_]+[/-]\d+{re.escape(OWNER)}")
 SPARK_SOCKETS = "spark-"
+METASTORE_PREFIX = "_rollforward_"
 
 
 def require_name(name: str, what: str) -> str:
@@ -25,7 +27,7 @@ def require_name(name: str, what: str) -> str:
 
 def command_topic(service: str) -> str:
     """The metastore's log."""
-    return f"_rollforward_{service}_commands"
+    return f"{METASTORE_PREFIX}{service}_commands"
 
 
 def batches_topic(pipeline: str, query: str) -> str:
@@ -41,6 +43,12 @@ def changelog_topic(pipeline: str, store: str) -> str:
 def dead_letter_topic(pipeline: str) -> str:
     """Records that could not be used."""
     return f"{pipeline}-dead-letters"
+
+
+def own_topics(pipeline: str, queries: Iterable[str]) -> set[str]:
+    """Topics that nobody else may write: state and dead letters. A query's one store has its name."""
+    kept = {topic(pipeline, query) for query in queries for topic in (batches_topic, changelog_topic)}
+    return {dead_letter_topic(pipeline), *kept}
 
 
 def group(pipeline: str, query: str) -> str:

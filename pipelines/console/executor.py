@@ -15,11 +15,12 @@ from pipelines.console.pull import plan_pull
 from pipelines.console.result import Result
 from pipelines.console.values import insertable, record_of
 from pipelines.deploy import DeployedQuery, deployed_queries
-from pipelines.metastore.decide import query_pipeline
+from pipelines.metastore.decide import droppable, query_pipeline
 from pipelines.metastore.embedded import execute, refresh, want
 from pipelines.metastore.projection import Snapshot
 from pipelines.metastore.relations import SnapshotCatalogue
 from pipelines.metastore.statement import sql_statement
+from pipelines.metastore.validate import require_writable
 from pipelines.plan import Query as Plan
 from pipelines.query import StoreReader
 from pipelines.registry import RUNNING, STOPPED, Registry
@@ -33,7 +34,6 @@ from pipelines.sql.named_types import with_types
 from pipelines.sql.names import Name
 from pipelines.sql.planner import plan_create, plan_insert
 from statestore.errors import InvalidInput
-from statestore.kafka.admin import Admin
 from statestore.kafka.producer import TransactionalProducer
 from statestore.store import Isolation
 
@@ -140,35 +140,45 @@ class MetastoreExecutor:
     def _drop(self, statement: t.Drop, parsed: Parsed) -> Result:
         refresh(self._settings)
         with self._catalogue() as catalogue:
-            relation = catalogue.find(statement.name.text)
-            used = relation is not None and bool(catalogue.users(relation))
-        pipeline = relation.query.lower() if relation is not None and relation.kind == statement.kind else ""
-        if pipeline and not used:
+            # Refused before its query is stopped; whether it goes is decided again in the log's order.
+            relation = droppable(statement, catalogue)
+        pipeline = relation.query.lower() if relation is not None else ""
+        if pipeline:
             self._stop(pipeline)
         outcome = execute(sql_statement(parsed.text, pipeline), self._settings)
         if not outcome.changed or relation is None:
             return Result(f"there is no {statement.kind.lower()} {statement.name.text}")
         if pipeline:
             self._end(pipeline)
-        if statement.delete_topic:
-            Admin(self._settings.kafka_config()).delete([relation.source.topic])
-        topic = f"topic {relation.source.topic} {'is deleted' if statement.delete_topic else 'stays'}"
+        topic = f"topic {relation.source.topic} {'goes with it' if statement.delete_topic else 'stays'}"
         return Result(f"{relation.kind.lower()} {relation.name} is dropped, {topic}")
 
     def _control(self, statement: t.Control) -> Result:
         refresh(self._settings)
-        wanted = [statement.query] if statement.query is not None else self._query_ids()
-        for query_id in wanted:
-            pipeline = self._query(query_id).pipeline
+        # ALL is every pipeline as a whole, those of several queries as well.
+        wanted = self._registry.pipeline_names() if statement.query is None else [self._whole(statement.query)]
+        for pipeline in wanted:
             if statement.action != "TERMINATE":
                 desired = RUNNING if statement.action == "RESUME" else STOPPED
                 want(pipeline, desired, self._settings, self._registry)
                 continue
             self._stop(pipeline)
-            execute(sql_statement(f"TERMINATE `{query_id}`", pipeline), self._settings)
+            execute(sql_statement(f"TERMINATE `{pipeline.upper()}`", pipeline), self._settings)
             self._end(pipeline)
         done = {"TERMINATE": "terminated", "PAUSE": "paused", "RESUME": "resumed"}[statement.action]
-        return Result(f"{done}: {', '.join(wanted) or 'there was no query'}")
+        return Result(f"{done}: {', '.join(wanted).upper() or 'there was no query'}")
+
+    def _whole(self, query_id: str) -> str:
+        """The pipeline that the query is all of. One of several cannot run, stop or go without the others."""
+        pipeline = self._query(query_id).pipeline
+        if pipeline.upper() != query_id:
+            raise InvalidInput(
+                "query is one of a pipeline of several",
+                query=query_id,
+                pipeline=pipeline,
+                hint=f"all of them: `rollforward stop`, `start` or `drop {pipeline}`",
+            )
+        return pipeline
 
     def _stop(self, pipeline: str) -> None:
         """No longer wanted, and its driver has ended."""
@@ -183,6 +193,7 @@ class MetastoreExecutor:
         refresh(self._settings)
         with self._catalogue() as catalogue:
             relation = insertable(statement, catalogue)
+            require_writable(relation.source.topic, catalogue.snapshot)
         key, value, time_ms = record_of(statement, relation)
         producer = TransactionalProducer(self._settings.kafka_config(), f"rollforward-insert-{uuid.uuid4()}")
         try:

@@ -16,13 +16,16 @@ from pipelines.metastore.relations import RELATION, TYPE, SnapshotCatalogue, put
 from pipelines.metastore.statement import SQL, Statement, deploy_script
 from pipelines.metastore.validate import (
     DESIRED,
+    DROPPED,
     PIPELINE,
     RESULT,
     RUNNING,
     Accepted,
     Definitions,
     World,
+    deleted_topic,
     drop_changes,
+    kept_topics,
     unknown_pipeline,
     validate,
 )
@@ -132,7 +135,8 @@ class _Decision:
             _require_upgrade(replaced, relation, statement)
         given = check_properties(statement.properties, SOURCE_PROPERTIES)
         self.world.require_topic(relation.source.topic, read_partitions(given))
-        return Accepted((put_relation(relation),), (relation.name,))
+        kept = kept_topics([relation.source.topic], self.snapshot)
+        return Accepted((*kept, put_relation(relation)), (relation.name,))
 
     def _alter(self, statement: t.AlterSource) -> Accepted:
         """The statement that made it, with more columns. Queries go on with those that they were planned with."""
@@ -199,20 +203,16 @@ class _Decision:
         return tuple(wanted if change.kind == DESIRED else change for change in changes)
 
     def _drop(self, statement: t.Drop) -> Accepted:
-        if statement.if_exists and self.catalogue.find(statement.name.text) is None:
+        relation = droppable(statement, self.catalogue)
+        if relation is None:
             return Accepted(())
-        relation = require(self.catalogue, statement.name, statement.kind.lower())
-        if relation.kind != statement.kind:
-            raise Refusal(
-                statement.name.at, f"{relation.name} is a {relation.kind.lower()}", f"write DROP {relation.kind}"
-            )
-        if users := self.catalogue.users(relation):
-            hint = "TERMINATE them first"
-            told = f"Cannot drop {relation.name}. The following queries read from this source or write to it: [{', '.join(users)}]"
-            raise InvalidInput(f"queries use it: {told}", name=relation.name, queries=", ".join(users), hint=hint)
         changes: tuple[Change, ...] = ()
         if relation.query:
             changes = drop_changes(relation.query.lower(), self.snapshot).changes
+        topic = relation.source.topic
+        if statement.delete_topic and (topic_id := self.world.topic_id(topic)):
+            # Noted, so that a drop that is killed now does not leave it for good.
+            changes += (put(DROPPED, deleted_topic(topic), {"topics": {topic: topic_id}, "groups": []}),)
         return Accepted((*changes, drop(RELATION, relation.name)), (relation.name,))
 
     def _terminate(self, query: str) -> Accepted:
@@ -246,6 +246,24 @@ class _Others:
     def names(self, kind: str) -> list[str]:
         """Their names."""
         return self._snapshot.names(kind)
+
+
+def droppable(statement: t.Drop, catalogue: SnapshotCatalogue) -> Relation | None:
+    """What the statement drops; None if there is nothing and IF EXISTS lets that pass. Refuses what is in use."""
+    if statement.if_exists and catalogue.find(statement.name.text) is None:
+        return None
+    relation = require(catalogue, statement.name, statement.kind.lower())
+    if relation.kind != statement.kind:
+        raise Refusal(statement.name.at, f"{relation.name} is a {relation.kind.lower()}", f"write DROP {relation.kind}")
+    if users := ", ".join(catalogue.users(relation)):
+        hint = "TERMINATE them first"
+        told = f"Cannot drop {relation.name}. The following queries read from this source or write to it: [{users}]"
+        raise InvalidInput(f"queries use it: {told}", name=relation.name, queries=users, hint=hint)
+    if statement.delete_topic and (users := ", ".join(catalogue.topic_users(relation))):
+        topic = relation.source.topic
+        told = f"Refusing to delete topic. Found other data sources ({users}) using topic {topic}"
+        raise InvalidInput(told, topic=topic, users=users, hint="leave out DELETE TOPIC, or drop them first")
+    return relation
 
 
 def _require_upgrade(old: Relation, new: Relation, statement: t.CreateSource | t.CreateAs) -> None:

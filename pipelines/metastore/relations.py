@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pipelines.metastore.command import Change, put
-from pipelines.metastore.validate import PIPELINE, Definitions
+from pipelines.metastore.validate import PIPELINE, Definitions, topic_owner
 from pipelines.plan import Query, query_from_json, source_from_fields
 from pipelines.sql.catalogue import Relation
 
@@ -21,31 +21,31 @@ class SnapshotCatalogue:
     """The relations at one moment, for the planner."""
 
     def __init__(self, snapshot: Definitions) -> None:
-        self._snapshot = snapshot
+        self.snapshot = snapshot
 
     def find(self, name: str) -> Relation | None:
         """The relation of this name, if there is one."""
-        body = self._snapshot.get(RELATION, name)
+        body = self.snapshot.get(RELATION, name)
         return None if body is None else _relation(body)
 
     def names(self) -> list[str]:
         """All names, sorted."""
-        return self._snapshot.names(RELATION)
+        return self.snapshot.names(RELATION)
 
     def all(self) -> list[Relation]:
         """All relations, by name."""
-        return [_relation(body) for body in self._snapshot.all(RELATION).values()]
+        return [_relation(body) for body in self.snapshot.all(RELATION).values()]
 
     def types(self) -> dict[str, str]:
         """The text of every named type."""
-        return {name: body["type"] for name, body in self._snapshot.all(TYPE).items()}
+        return {name: body["type"] for name, body in self.snapshot.all(TYPE).items()}
 
     def queries(self) -> Iterator[tuple[str, str, Query]]:
         """Id, pipeline and plan of every query that is deployed, those of files as well.
 
         The id is the pipeline's name, and for a pipeline of several queries `PIPELINE.QUERY`; upper case.
         """
-        for pipeline, body in self._snapshot.all(PIPELINE).items():
+        for pipeline, body in self.snapshot.all(PIPELINE).items():
             for stored in body["queries"]:
                 query = query_from_json(stored["plan"])
                 name = pipeline if len(body["queries"]) == 1 else f"{pipeline}.{query.name}"
@@ -59,6 +59,18 @@ class SnapshotCatalogue:
             if query_id != relation.query
             and (query.source.name == relation.name or query.output_topic == relation.source.topic)
         ]
+
+    def topic_users(self, relation: Relation) -> list[str]:
+        """Who else has to do with the relation's topic: streams and tables, pipelines by their id, its owner."""
+        topic = relation.source.topic
+        users = [other.name for other in self.all() if other.source.topic == topic and other.name != relation.name]
+        for pipeline, body in self.snapshot.all(PIPELINE).items():
+            used = {source["topic"] for source in body["sources"]}
+            used |= {query_from_json(stored["plan"]).output_topic for stored in body["queries"]}
+            if topic in used and pipeline.upper() != relation.query:
+                users.append(pipeline.upper())
+        owner = topic_owner(topic, self.snapshot)
+        return [*users, owner] if owner else users
 
 
 def put_relation(relation: Relation) -> Change:

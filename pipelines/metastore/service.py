@@ -89,10 +89,14 @@ class Outcome:
 
 
 class _Written(NamedTuple):
-    """Commands that are committed, and where the projection stood when they were validated."""
+    """Commands that are committed, where the projection stood when they were validated, and what they have dropped.
+
+    `dropped` are the names under which is noted what is left of it in Kafka.
+    """
 
     records: list[Record]
     position: Position
+    dropped: tuple[str, ...] = ()
 
 
 _Done = tuple[Outcome, _Written | None]
@@ -183,19 +187,23 @@ class Metastore:
         """
         key = require_key(key or uuid.uuid4().hex)
         check(statement, self._world.default_tasks)
-        outcome = self._shown(*self._retried(lambda: self._attempt(statement, key), key))
-        if statement.kind in (DROP, SQL) and statement.pipeline and outcome.applied:
-            self.clean(statement.pipeline)
+        done, written = self._retried(lambda: self._attempt(statement, key), key)
+        outcome = self._shown(done, written)
+        # Sent again, it may be that the first sending was killed before it had cleaned.
+        again = (statement.pipeline,) if outcome.repeated and statement.kind in (DROP, SQL) else ()
+        for dropped in (again if written is None else written.dropped) if outcome.applied else ():
+            self.clean(dropped)
         return outcome
 
-    def clean(self, pipeline: str) -> list[str]:
-        """Delete what the dropped pipeline left in Kafka; gives the names. Killed or failing, `drift` finds the rest."""
+    def clean(self, dropped: str) -> list[str]:
+        """Delete what a drop left in Kafka; gives the names. Killed or failing, `drift` finds the rest."""
         try:
             with self.projection.snapshot() as snapshot:
-                left = snapshot.get(DROPPED, pipeline)
+                left = snapshot.get(DROPPED, dropped)
             return [] if left is None else self._world.remove(left["topics"], left["groups"])
         except (Unavailable, SQLAlchemyError) as error:
-            log.warning("what a dropped pipeline left could not be deleted", pipeline=pipeline, error=str(error))
+            hint = "rollforward drift --repair"
+            log.warning("what a drop left could not be deleted", dropped=dropped, error=str(error), hint=hint)
             return []
 
     def _make_log(self) -> None:
@@ -294,7 +302,8 @@ class Metastore:
         records = self._commit(producer, [value], key)
         offset = records[-1].offset
         outcome = Outcome(key, position.head.sequence, changed=True, offset=offset, names=accepted.names)
-        return outcome, _Written(records, position)
+        dropped = tuple(c.name for c in accepted.changes if c.op == "put" and c.kind == DROPPED)
+        return outcome, _Written(records, position, dropped)
 
     def _abort(self, producer: TransactionalProducer) -> None:
         """End the transaction for readers. If that fails the next `init` of anybody ends it."""

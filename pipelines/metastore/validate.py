@@ -11,13 +11,14 @@ Definitions by kind:
     desired    <name>    {"state": "running" or "stopped"}
     result     <topic>   {"pipeline"}: who alone writes this topic, INSERT INTO apart
     relation   <NAME>    a stream or table that one statement made: see `relations.py`
-    dropped    <name>    {"topics": {topic: id}, "groups": […]}: what a dropped pipeline left and nobody needs
+    dropped    <name>    {"topics": {topic: id}, "groups": […]}: what a dropped pipeline left and nobody needs; for
+                         DROP … DELETE TOPIC the name is `topic <topic>`, which is no pipeline's
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,6 +61,9 @@ class World(Protocol):
 
     def require_topic(self, topic: str, partitions: int | None) -> None:
         """Make sure of the topic of a stream or table: without `partitions` it must exist. Raises `InvalidConfig`."""
+
+    def topic_id(self, topic: str) -> str:
+        """The topic's id, empty if there is no such topic."""
 
     def create_topics(self, pipeline: str, query: Query) -> dict[str, str]:
         """Make the query's topics; gives its plan and their ids, as the definition keeps them."""
@@ -138,6 +142,8 @@ def _deployed(statement: Statement, parsed: Pipeline, snapshot: Definitions, wor
     changes += [put(RESULT, query.output_topic, {"pipeline": parsed.name}) for query in parsed.queries]
     if left is not None:
         changes.append(drop(DROPPED, parsed.name))
+    used = (*(source.topic for source in parsed.sources), *(query.output_topic for query in parsed.queries))
+    changes += kept_topics(used, snapshot)
     return Accepted(tuple(changes), tuple(query.name for query in parsed.queries))
 
 
@@ -150,8 +156,9 @@ def _same(parsed: Sequence[Query], deployed: Sequence[Query]) -> bool:
 
 
 def _require_free_results(parsed: Pipeline, snapshot: Definitions) -> None:
-    """Two writers of one topic would mix their results."""
+    """Two writers of one topic would mix their results, and a result among state would be read as state."""
     for query in parsed.queries:
+        require_writable(query.output_topic, snapshot)
         owner = snapshot.get(RESULT, query.output_topic)
         if owner is not None and owner["pipeline"] != parsed.name:
             raise InvalidInput(
@@ -160,6 +167,41 @@ def _require_free_results(parsed: Pipeline, snapshot: Definitions) -> None:
                 pipeline=owner["pipeline"],
                 hint="choose another topic with kafka_topic",
             )
+
+
+def topic_owner(topic: str, snapshot: Definitions) -> str:
+    """Whose state or dead letters the topic holds: a deployed pipeline's, or the metastore's. Empty for nobody's."""
+    if topic.startswith(names.METASTORE_PREFIX):
+        return "metastore"
+    # The name of a pipeline has no `-`, and its topics have one behind it.
+    pipeline = topic.partition("-")[0]
+    body = snapshot.get(PIPELINE, pipeline)
+    if body is None:
+        return ""
+    queries = (query_from_json(stored["plan"]).name for stored in body["queries"])
+    return pipeline if topic in names.own_topics(pipeline, queries) else ""
+
+
+def require_writable(topic: str, snapshot: Definitions) -> None:
+    """Refuse a topic that nobody but its owner may write. To read it is allowed."""
+    if owner := topic_owner(topic, snapshot):
+        raise InvalidInput(
+            "topic holds state, commands or dead letters, which only their owner writes",
+            topic=topic,
+            owner=owner,
+            hint="choose another topic",
+        )
+
+
+def deleted_topic(topic: str) -> str:
+    """The name under which DROP … DELETE TOPIC notes the topic."""
+    return f"topic {topic}"
+
+
+def kept_topics(topics: Iterable[str], snapshot: Definitions) -> list[Change]:
+    """What is used again is not deleted any more, though the DROP … DELETE TOPIC was killed before it could."""
+    noted = sorted({deleted_topic(topic) for topic in topics})
+    return [drop(DROPPED, name) for name in noted if snapshot.get(DROPPED, name) is not None]
 
 
 def _desire(pipeline: str, state: str, snapshot: Definitions) -> Accepted:

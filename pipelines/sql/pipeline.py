@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipelines import names
 from pipelines.plan import Query, Source
 from pipelines.sql.catalogue import Relations
 from pipelines.sql.define import define
@@ -18,7 +19,6 @@ from pipelines.sql.tree import CreateAs, CreateSource, CreateType, InsertSelect
 from pipelines.sql.types import named_type
 
 TOPIC_LENGTH_MAX = 249
-CHANGELOG_SUFFIX = "-changelog"
 OTHER_STATEMENTS = {
     "ALTER": "ALTER is not supported",
     "DEFINE": "variables are not supported",
@@ -66,6 +66,7 @@ class _Reader:
         self.relations = Relations()
         self.sources: list[Source] = []
         self.queries: list[Query] = []
+        self.places: list[int] = []
         self.types: dict[str, str] = {}
 
     def read(self, text: str) -> Pipeline:
@@ -73,6 +74,7 @@ class _Reader:
             self._statement(cursor)
         if not self.queries:
             raise Refusal(0, "the text has no query", "add CREATE TABLE … AS SELECT … EMIT CHANGES;")
+        self._check_own_topics()
         return Pipeline(self.pipeline, tuple(self.sources), tuple(self.queries))
 
     def _statement(self, cursor: Cursor) -> None:
@@ -109,7 +111,7 @@ class _Reader:
         query_name = plan_name(name)
         if any(query.name == query_name for query in self.queries):
             raise Refusal(name.at, f"{name.text} is defined twice", "names that differ only in case are one name")
-        if len(f"{self.pipeline}-{query_name}{CHANGELOG_SUFFIX}") > TOPIC_LENGTH_MAX:
+        if len(names.changelog_topic(self.pipeline, query_name)) > TOPIC_LENGTH_MAX:
             raise Refusal(name.at, f"the name is too long: its topics would exceed {TOPIC_LENGTH_MAX} characters")
         topic = f"{self.pipeline}-{query_name}"
         planned = plan_create(statement, self.relations, topic=topic, tasks=self.default_tasks)
@@ -123,6 +125,7 @@ class _Reader:
         if any(query.name == planned.query.name for query in self.queries):
             raise Refusal(at, f"two queries are called {planned.query.name}")
         self.queries.append(planned.query)
+        self.places.append(at)
 
     def _check_topic(self, query: Query, at: int) -> None:
         """A result topic is nobody else's: two writers would mix their records, a reader would feed on itself."""
@@ -134,10 +137,13 @@ class _Reader:
                 raise Refusal(at, f"topic '{topic}' is already the result of {other.name}")
         if topic in (source.topic for source in self.sources):
             raise Refusal(at, f"topic '{topic}' is a stream of this pipeline", "a query must not feed itself")
-        for name in (*(other.name for other in self.queries), query.name):
-            for suffix in (CHANGELOG_SUFFIX, "-batches"):
-                if topic == f"{self.pipeline}-{name}{suffix}":
-                    raise Refusal(at, f"topic '{topic}' belongs to the state of {name}")
+
+    def _check_own_topics(self) -> None:
+        """When all queries are known: a result among the state of any of them would be read as state."""
+        own = names.own_topics(self.pipeline, (query.name for query in self.queries))
+        for query, at in zip(self.queries, self.places, strict=True):
+            if query.output_topic in own:
+                raise Refusal(at, f"topic '{query.output_topic}' holds state or dead letters of {self.pipeline}")
 
 
 def _check_words(cursor: Cursor) -> None:

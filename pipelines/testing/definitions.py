@@ -71,6 +71,10 @@ class EveryTopic:
     def require_topic(self, topic: str, partitions: int | None) -> None:
         """It exists."""
 
+    def topic_id(self, topic: str) -> str:
+        """Its name will do."""
+        return topic
+
     def create_topics(self, pipeline: str, query: Query) -> dict[str, str]:
         """The plan with one task."""
         resolved = replace(query, tasks=TASKS, output_partitions=query.output_partitions or TASKS)

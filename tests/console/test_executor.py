@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +19,16 @@ from pipelines.console.executor import MetastoreExecutor
 from pipelines.console.result import Result
 from pipelines.console.session import Session
 from pipelines.engine.spark import start_session
-from pipelines.metastore.drift import find_drift
-from pipelines.metastore.embedded import metastore
+from pipelines.metastore.drift import find_drift, repair
+from pipelines.metastore.embedded import execute, metastore
+from pipelines.metastore.service import Metastore
+from pipelines.metastore.statement import deploy_script, start_pipeline
 from pipelines.registry import Registry
 from pipelines.settings import Settings
 from pipelines.sql import SqlError
 from statestore.errors import InvalidConfig, InvalidInput
 from tests.support.feed import read_topic
+from tests.support.pipeline import settings_for
 from tests.support.present import present
 
 
@@ -56,6 +61,24 @@ def sql(settings: Settings, unique: str, spark: SparkSession) -> Iterator[Shell]
         control.end_driver(registry, pipeline)
 
     yield Shell(Session(MetastoreExecutor(settings, registry, end=end, spark=lambda: spark)), unique)
+    registry.close()
+
+
+@dataclass
+class Bare:
+    """A session without Spark and drivers; `ended` are the pipelines whose driver was to end."""
+
+    sql: Shell
+    settings: Settings
+    ended: list[str]
+
+
+@pytest.fixture
+def bare(tmp_path: Path, kafka: str, unique: str) -> Iterator[Bare]:
+    settings = settings_for(tmp_path / "home", kafka, tasks=1)
+    registry, ended = Registry(settings.metastore), list[str]()
+    executor = MetastoreExecutor(settings, registry, end=ended.append, spark=lambda: pytest.fail("no Spark is needed"))
+    yield Bare(Shell(Session(executor), unique), settings, ended)
     registry.close()
 
 
@@ -170,3 +193,68 @@ def test_pulling_explaining_and_dropping(sql: Shell, settings: Settings, unique:
     )
     assert [] == sql("SHOW STREAMS;")
     assert not [row for row in sql("SHOW TOPICS;") if row["topic"] in (f"{unique}in", f"{unique.upper()}LARGE")]
+
+
+STREAM = """CREATE STREAM @in (shop VARCHAR KEY, item VARCHAR, price DECIMAL(6, 2), n INT)
+  WITH (kafka_topic='@in', value_format='json', partitions=1);"""
+COUNTED = "CREATE TABLE {} AS SELECT shop, COUNT(*) AS n FROM @in GROUP BY shop EMIT CHANGES;"
+
+
+def deploy(bare: Bare, pipeline: str, *tables: str) -> None:
+    """As from a file, and wanted to run."""
+    text = STREAM.replace(", partitions=1", "") + "".join(COUNTED.format(table) for table in tables)
+    execute(deploy_script(text.replace("@", bare.sql.unique), pipeline), bare.settings)
+    execute(start_pipeline(pipeline), bare.settings)
+
+
+def desired(bare: Bare) -> dict[str, str]:
+    return {row["query"]: row["desired"] for row in bare.sql("SHOW QUERIES;")}
+
+
+def test_one_query_of_several_is_neither_paused_nor_ended_and_nothing_stops_for_it(bare: Bare, unique: str) -> None:
+    bare.sql(STREAM)
+    deploy(bare, unique, "one", "two")
+    before = desired(bare)
+    assert {f"{unique.upper()}.{query}": "running" for query in ("ONE", "TWO")} == before
+    for action in ("TERMINATE", "PAUSE", "RESUME"):
+        with pytest.raises(InvalidInput, match=f"one of a pipeline of several.*drop {unique}"):
+            bare.sql(f"{action} `{unique.upper()}.ONE`;")
+    assert (before, []) == (desired(bare), bare.ended)
+    bare.sql("PAUSE ALL;")
+    assert {"stopped"} == set(desired(bare).values())
+    bare.sql(COUNTED.format("@alone"))
+    assert f"terminated: CTAS_{unique.upper()}ALONE, {unique.upper()}" == bare.sql.result("TERMINATE ALL;").message
+    assert {} == desired(bare)
+
+
+def test_what_may_not_be_dropped_goes_on(bare: Bare, unique: str) -> None:
+    bare.sql(STREAM)
+    bare.sql(
+        f"{COUNTED.format('@totals')} CREATE TABLE @again (shop VARCHAR PRIMARY KEY, n BIGINT)"
+        f" WITH (kafka_topic='{unique.upper()}TOTALS', value_format='json');"
+    )
+    with pytest.raises(InvalidInput, match="Refusing to delete topic"):
+        bare.sql("DROP TABLE @totals DELETE TOPIC;")
+    assert ({f"CTAS_{unique.upper()}TOTALS": "running"}, []) == (desired(bare), bare.ended)
+
+
+def test_a_topic_whose_deletion_was_killed_is_deleted_by_a_repair(bare: Bare, unique: str) -> None:
+    bare.sql(STREAM)
+    with pytest.MonkeyPatch.context() as killed:
+        killed.setattr(Metastore, "clean", lambda *_: None)
+        bare.sql("DROP STREAM @in DELETE TOPIC;")
+    with metastore(bare.settings) as opened:
+        [finding] = find_drift(opened, bare.settings)
+        assert ("leftover", f"it is dropped, but there still are {unique}in") == (finding.what, finding.text)
+        repair([finding])
+        assert ([], {}) == (find_drift(opened, bare.settings), opened.log.admin.describe([f"{unique}in"]))
+
+
+def test_no_record_is_inserted_among_state(bare: Bare, unique: str) -> None:
+    bare.sql(STREAM)
+    deploy(bare, unique, "totals")
+    bare.sql(
+        f"CREATE STREAM @kept (shop VARCHAR KEY, n INT) WITH (kafka_topic='{unique}-totals-changelog', value_format='json');"
+    )
+    with pytest.raises(InvalidInput, match="only their owner writes"):
+        bare.sql("INSERT INTO @kept VALUES ('a', 1);")

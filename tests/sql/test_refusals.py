@@ -179,7 +179,22 @@ CLAUSES = [
     (query("a, COUNT(*)", properties="WITH (value_format=▼'avro')"), "'avro' is not supported here"),
     (query("a, COUNT(*)", properties="WITH (kafka_topic=▼'a/b')"), "is not a topic name"),
     (query("a, COUNT(*)").replace("TABLE q ", "TABLE ▼q WITH (kafka_topic='in')"), "is a stream of this pipeline"),
-    (query("a, COUNT(*)").replace("TABLE q ", "TABLE ▼q WITH (kafka_topic='p-q-changelog')"), "the state of q"),
+    (
+        query("a, COUNT(*)").replace("TABLE q ", "TABLE ▼q WITH (kafka_topic='p-q-changelog')"),
+        "holds state or dead letters",
+    ),
+    (query("a, COUNT(*)").replace("TABLE q ", "TABLE ▼q WITH (kafka_topic='p-dead-letters')"), "holds state or dead"),
+    (
+        query("a, COUNT(*)").replace("TABLE q ", "TABLE ▼q WITH (kafka_topic='p-r-batches')")
+        + query("a, COUNT(*)").removeprefix(STREAM).replace("TABLE q ", "TABLE r "),
+        "holds state or dead letters of p",
+    ),
+    (
+        STREAM
+        + "CREATE STREAM o (k VARCHAR KEY, a INT) WITH (kafka_topic='p-insert_0-changelog', value_format='json');"
+        + "INSERT INTO ▼o SELECT k, a FROM s EMIT CHANGES;",
+        "holds state or dead letters of p",
+    ),
     (query("a, COUNT(*)").replace("TABLE q ", "TABLE ▼q WITH (kafka_topic='__x')"), "is reserved"),
     (
         query("a, COUNT(*)", properties="WITH (kafka_topic='o')")

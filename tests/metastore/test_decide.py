@@ -1,0 +1,95 @@
+"""What may be dropped and written, over definitions in memory: whose topic a statement touches decides."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines.metastore.decide import decide
+from pipelines.metastore.statement import Statement, deploy_script, sql_statement, stop_pipeline
+from pipelines.metastore.validate import DROPPED
+from pipelines.sql import SqlError
+from pipelines.testing.definitions import EveryTopic, Memory
+from statestore.errors import InvalidInput
+
+
+class Log:
+    """Statements one after the other, each on the definitions that those before it made."""
+
+    def __init__(self) -> None:
+        self.definitions = Memory()
+
+    def __call__(self, statement: Statement | str) -> None:
+        wanted = sql_statement(statement) if isinstance(statement, str) else statement
+        self.definitions.apply(decide(wanted, self.definitions, EveryTopic()).changes)
+
+    def stream(self, name: str, topic: str) -> None:
+        self(f"CREATE STREAM {name} (k VARCHAR KEY, a INT) WITH (kafka_topic='{topic}', value_format='json')")
+
+
+COUNTED = "CREATE TABLE totals AS SELECT k, COUNT(*) AS n FROM orders GROUP BY k EMIT CHANGES"
+FILE = """CREATE STREAM visits (k VARCHAR KEY, a INT) WITH (kafka_topic='orders', value_format='json');
+CREATE TABLE totals AS SELECT k, COUNT(*) AS n FROM visits GROUP BY k EMIT CHANGES;"""
+
+
+@pytest.fixture
+def log() -> Log:
+    log = Log()
+    log.stream("orders", "orders")
+    return log
+
+
+def test_a_topic_of_two_streams_is_not_deleted_with_one(log: Log) -> None:
+    log.stream("orders2", "orders")
+    log(COUNTED)
+    with pytest.raises(InvalidInput, match=r"Refusing to delete topic.*ORDERS, CTAS_TOTALS.*using topic orders"):
+        log("DROP STREAM orders2 DELETE TOPIC")
+    log("DROP STREAM orders2")
+    assert {} == log.definitions.all(DROPPED)
+
+
+def test_a_topic_that_a_pipeline_of_a_file_reads_is_not_deleted(log: Log) -> None:
+    log(deploy_script(FILE, "flights"))
+    with pytest.raises(InvalidInput, match=r"Refusing to delete topic.*\(FLIGHTS\)"):
+        log("DROP STREAM orders DELETE TOPIC")
+
+
+def test_a_topic_that_another_pipeline_writes_is_not_deleted(log: Log) -> None:
+    log(deploy_script(FILE, "flights"))
+    log.stream("results", "flights-totals")
+    with pytest.raises(InvalidInput, match=r"read from this source or write to it: \[FLIGHTS\]"):
+        log("DROP STREAM results DELETE TOPIC")
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "flights-totals-changelog",
+        "flights-totals-batches",
+        "flights-dead-letters",
+        "_rollforward_default_commands",
+    ],
+)
+def test_what_a_pipeline_or_the_metastore_keeps_is_read_and_neither_written_nor_deleted(log: Log, topic: str) -> None:
+    log(deploy_script(FILE, "flights"))
+    with pytest.raises((InvalidInput, SqlError), match=r"only their owner writes|is reserved"):
+        log(COUNTED.replace(" AS", f" WITH (kafka_topic='{topic}') AS", 1))
+    log.stream("kept", topic)
+    with pytest.raises(InvalidInput, match="only their owner writes"):
+        log("INSERT INTO kept SELECT * FROM orders EMIT CHANGES")
+    log("CREATE STREAM copy AS SELECT * FROM kept EMIT CHANGES")
+    log(stop_pipeline("csas_copy"))
+    log("DROP STREAM copy")
+    with pytest.raises(InvalidInput, match="Refusing to delete topic"):
+        log("DROP STREAM kept DELETE TOPIC")
+    log("DROP STREAM kept")
+
+
+def test_a_deleted_topic_is_noted_until_it_is_used_again(log: Log) -> None:
+    noted = {"topic orders": {"topics": {"orders": "orders"}, "groups": []}}
+    log("DROP STREAM orders DELETE TOPIC")
+    assert noted == log.definitions.all(DROPPED)
+    log.stream("orders", "orders")
+    assert {} == log.definitions.all(DROPPED)
+    log("DROP STREAM orders DELETE TOPIC")
+    log(deploy_script(FILE, "flights"))
+    assert {} == log.definitions.all(DROPPED)
