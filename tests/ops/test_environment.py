@@ -35,6 +35,7 @@ def test_relative_files_are_the_same_in_every_folder(tmp_path: Path, monkeypatch
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
+    (here / "none.toml").touch()
     monkeypatch.setenv("ROLLFORWARD_CONFIG", "none.toml")
     monkeypatch.setenv("ROLLFORWARD_STORE_CA", "ca.pem")
     files = {"java_home": "java", "class_archive": "classes.jsa", "s3_credentials_file": "creds"}
