@@ -161,7 +161,13 @@ class StreamTask:
     # Working.
 
     def next_offset(self, topic: str) -> int:
-        """Where to read the input on. Ask after opening and after every `Unavailable`, and seek there."""
+        """Where to read the input on. Ask after opening and after every `Unavailable`, and seek there.
+
+        If a write of a store has failed, the task is opened again first, with errors as of `open`: of the record that
+        was being processed a part of the effects is missing, so nothing since the last commit counts.
+        """
+        if self.session.failed:
+            self.open()
         offset = self.session.next[topic, self.config.partition]
         self._asked = True
         return offset
@@ -230,7 +236,10 @@ class StreamTask:
         """
         session = self.session
         reach("program.before-commit")
-        session.flush_caches()
+        try:
+            session.flush_caches()
+        finally:
+            self._require_whole()
         if self._taken or len(session.outbox):
             with self._settled(), session.context.metrics.timed("commit", self.config.transactional_id):
                 session.transaction()
@@ -239,6 +248,13 @@ class StreamTask:
             self._asked = True
         self._taken = False
         self._committed_at_s = self._clock()
+
+    def _require_whole(self) -> None:
+        """A write that failed has left out a part of a record's effects, however the program went on."""
+        if failed := self.session.failed:
+            self.open()
+            hint = "the task is back at its last commit: seek to next_offset and go on"
+            raise Unavailable("a write has failed: nothing was committed", stores=", ".join(failed), hint=hint)
 
     def _apply(self, session: TaskSession) -> None:
         """Failing here loses nothing: the commit exists, and opening again restores it."""

@@ -282,6 +282,11 @@ class TaskSession:
         reach("program.applied")
 
     @property
+    def failed(self) -> list[str]:
+        """The stores of which a write has failed since the last commit."""
+        return [name for name, kind in self._kinds.items() if kind.failed]
+
+    @property
     def uncommitted_bytes(self) -> int:
         """What waits to be sent, and changes in memory that do not spill to disk."""
         kinds = [kind for kind in self._kinds.values() if _in_memory(kind)]

@@ -27,6 +27,10 @@ class CachedTransaction(Transaction):
         return self.beneath.transactional
 
     @property
+    def failed(self) -> bool:
+        return self.beneath.failed
+
+    @property
     def uncommitted_bytes(self) -> int:
         return self.beneath.uncommitted_bytes
 

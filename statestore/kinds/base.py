@@ -160,6 +160,11 @@ class Kind(StateStore):
         self._opened()
         return self._committed.offset
 
+    @property
+    def failed(self) -> bool:
+        """Whether a write has failed since the last commit: what is uncommitted is then not whole."""
+        return self._transaction is not None and self._transaction.failed
+
     def committed_offset(self) -> int | None:
         """The changelog offset that the last commit gave; None if it gave none."""
         return self._committed.offset

@@ -2,7 +2,8 @@
 
 A small transaction is committed by one atomic write; a large one spills at `uncommitted_bytes_max`: its changes are
 copied to the secondary store, which then takes every further one until commit or rollback. Readers that hold the
-in-memory part keep it, whole, until they are done.
+in-memory part keep it, whole, until they are done. A spill that fails leaves a part of the changes in the secondary
+store: the transaction cannot be committed then, and rolling it back empties both.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class AutoTransaction(Transaction):
     @property
     def transactional(self) -> bool:
         return True
+
+    @property
+    def failed(self) -> bool:
+        return self._failed or self._large.failed
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -95,6 +100,13 @@ class AutoTransaction(Transaction):
             self._spill()
 
     def _spill(self) -> None:
+        try:
+            self._move()
+        except BaseException:
+            self._failed = True
+            raise
+
+    def _move(self) -> None:
         reach("spill.begun")
         small, large = self._small, self._large
         for space in small.dropped:
@@ -114,17 +126,22 @@ class AutoTransaction(Transaction):
         return self._active.few(space, lower, upper, isolation)
 
     def commit(self, space: str, metadata: Changes) -> None:
+        self._require_whole()
         self._active.commit(space, metadata)
         self._active = self._small
 
     def rollback(self) -> None:
-        self._active.rollback()
+        # Both, since a spill that failed has begun the second.
+        self._large.rollback()
+        self._small.rollback()
         self._active = self._small
+        self._failed = False
 
     def recover(self) -> None:
         self._small.recover()
         self._large.recover()
         self._active = self._small
+        self._failed = False
 
     def close(self) -> None:
         self._small.close()

@@ -8,15 +8,35 @@ step (or in steps that a crash cannot tear apart), and opens the next.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
+from statestore.errors import RollforwardError, Unavailable
 from statestore.spaces.base import Base, Changes
 from statestore.store import Entry, Isolation
+
+T = TypeVar("T", bound="Transaction")
+P = ParamSpec("P")
 
 
 def owns(store: str, space: str) -> bool:
     """Whether `space` belongs to `store`: it has the store's name, or begins with it and a dot."""
     return space == store or space.startswith(store + ".")
+
+
+def noting_failure(write: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T, P], None]:
+    """A write of which the transaction remembers that it has failed."""
+
+    @wraps(write)
+    def noted(self: T, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            write(self, *args, **kwargs)
+        except RollforwardError:
+            self._failed = True
+            raise
+
+    return noted
 
 
 class Transaction(ABC):
@@ -28,6 +48,7 @@ class Transaction(ABC):
     def __init__(self, store: str, base: Base) -> None:
         self.store = store
         self.base = base
+        self._failed = False
 
     def base_spaces(self) -> list[str]:
         """The store's committed spaces, sorted."""
@@ -36,6 +57,20 @@ class Transaction(ABC):
     def restore(self, changes: Mapping[str, Changes]) -> None:
         """Write committed data that comes from the changelog: one atomic step, past the open transaction."""
         self.base.write(changes)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a write has failed since the transaction began: a part of it may be missing, so it is not committed."""
+        return self._failed
+
+    def _require_whole(self) -> None:
+        """Raises `Unavailable` if a write has failed."""
+        if self.failed:
+            raise Unavailable(
+                "a write of the transaction has failed, so it cannot be committed",
+                store=self.store,
+                hint="roll back, or open the store again",
+            )
 
     @property
     @abstractmethod
@@ -103,7 +138,10 @@ class Transaction(ABC):
 
     @abstractmethod
     def commit(self, space: str, metadata: Changes) -> None:
-        """Make all changes committed, `metadata` written to `space` in the same atomic step; begin the next."""
+        """Make all changes committed, `metadata` written to `space` in the same atomic step; begin the next.
+
+        Raises `Unavailable` if a write has failed: roll back first.
+        """
 
     @abstractmethod
     def rollback(self) -> None:

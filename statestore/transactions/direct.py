@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from statestore.spaces.base import Base, Changes
 from statestore.store import Entry, Isolation
-from statestore.transactions.base import Transaction
+from statestore.transactions.base import Transaction, noting_failure
 
 
 class DirectTransaction(Transaction):
@@ -39,14 +39,17 @@ class DirectTransaction(Transaction):
     def put(self, space: str, key: bytes, value: bytes | None) -> None:
         self.put_all(space, [(key, value)])
 
+    @noting_failure
     def put_all(self, space: str, changes: Changes) -> None:
         self.dirty = True
         self.base.write({space: changes})
 
+    @noting_failure
     def delete_range(self, space: str, lower: bytes | None, upper: bytes | None) -> None:
         self.dirty = True
         self.base.write({}, {space: [(lower, upper)]})
 
+    @noting_failure
     def drop(self, space: str) -> None:
         self.dirty = True
         self.base.drop(space)
@@ -73,6 +76,7 @@ class DirectTransaction(Transaction):
 
     def commit(self, space: str, metadata: Changes) -> None:
         """Only the metadata: the writes are in."""
+        self._require_whole()
         self.base.write({space: metadata})
         self.dirty = False
 

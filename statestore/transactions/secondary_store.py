@@ -40,7 +40,7 @@ from statestore.rocks.database import Database
 from statestore.rocks.view import View
 from statestore.spaces.base import ChangeColumns, Changes
 from statestore.store import Entry, Isolation
-from statestore.transactions.base import Transaction
+from statestore.transactions.base import Transaction, noting_failure
 
 T = TypeVar("T")
 COPY_BYTES_MAX = 4 * 1024 * 1024
@@ -96,10 +96,12 @@ class SecondaryStoreTransaction(Transaction):
             self._temporary = Database(self._folder, [_RANGES], self._config, write_ahead_log=False)
         return self._temporary
 
+    @noting_failure
     def put(self, space: str, key: bytes, value: bytes | None) -> None:
         self._opened().put(space, key, _encode(value))
         self._bytes += len(key) + (0 if value is None else len(value))
 
+    @noting_failure
     def put_all(self, space: str, changes: Changes) -> None:
         columns = ChangeColumns.of(changes)
         # In key order: RocksDB takes them in for less than in any other, the sorting included.
@@ -108,10 +110,12 @@ class SecondaryStoreTransaction(Transaction):
         self._opened().write({space: ChangeColumns(keys, [_encode(last[key]) for key in keys])})
         self._bytes += columns.size_bytes
 
+    @noting_failure
     def delete_range(self, space: str, lower: bytes | None, upper: bytes | None) -> None:
         self._delete_range(space, (lower, upper), drop=False)
         self._bytes += len(lower or b"") + len(upper or b"")
 
+    @noting_failure
     def drop(self, space: str) -> None:
         self._delete_range(space, EVERYTHING, drop=True)
         self._dropped = {*self._dropped, space}
@@ -216,6 +220,7 @@ class SecondaryStoreTransaction(Transaction):
     # Committing: see the steps above.
 
     def commit(self, space: str, metadata: Changes) -> None:
+        self._require_whole()
         if self._temporary is None:
             self.base.write({space: metadata}, sync=True)
             return
@@ -285,6 +290,7 @@ class SecondaryStoreTransaction(Transaction):
         if self._temporary is not None:
             for name in self._temporary.spaces():
                 self._temporary.drop(name)
+        self._failed = False
         self._turn += 1
 
     def recover(self) -> None:
@@ -317,6 +323,7 @@ class SecondaryStoreTransaction(Transaction):
         temporary, self._temporary = self._temporary, None
         self._ranges, self._dropped = {}, set()
         self._bytes = self._numbered = 0
+        self._failed = False
         self._turn += 1
         if temporary is not None:
             temporary.close()

@@ -11,15 +11,17 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from statestore.context import ChangelogRecord
-from statestore.errors import TaskCorrupted
+from statestore.errors import TaskCorrupted, Unavailable
 from statestore.failpoints import (
     DROP_POINTS,
     INDEXED_POINTS,
@@ -30,7 +32,10 @@ from statestore.failpoints import (
 )
 from statestore.kinds.base import Kind
 from statestore.position import Position
+from statestore.spaces.base import Changes
 from statestore.store import Isolation, TransactionalMechanism
+from statestore.transactions.base import noting_failure
+from statestore.transactions.secondary_store import SecondaryStoreTransaction
 from tests.statestore.conftest import Setup, TaskUnderTest
 from tests.statestore.crashes import Killed, dying, photograph
 
@@ -168,6 +173,30 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.committed == self.store.recover(self.committed)
         else:
             self.store.rollback()
+        self.forget_uncommitted()
+
+    @precondition(lambda self: self.setup.mechanism is TransactionalMechanism.AUTO)
+    @rule(data=st.data(), passes=st.integers(0, 2))
+    def fail_in_spill(self, data: st.DataObject, passes: int) -> None:
+        """The disk is full when that many spaces are copied, or later when the transaction has spilled."""
+        operations, calls = self._drawn(data), count()
+        put_all = SecondaryStoreTransaction.put_all
+
+        def full(transaction: SecondaryStoreTransaction, space: str, changes: Changes) -> None:
+            if next(calls) >= passes:
+                raise Unavailable("disk is full")
+            put_all(transaction, space, changes)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SecondaryStoreTransaction, "put_all", noting_failure(full))
+            try:
+                self._write(operations)
+                return
+            except Unavailable:
+                pass
+        with pytest.raises(Unavailable):
+            self.store.commit(len(self.logged))
+        self.store.rollback()
         self.forget_uncommitted()
 
     @rule()

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from statestore.config import RocksConfig
+from statestore.errors import Unavailable
 from statestore.rocks.database import Database
+from statestore.spaces.base import Changes
 from statestore.store import Isolation
 from statestore.transactions.auto import AutoTransaction
 from statestore.transactions.secondary_store import SecondaryStoreTransaction
@@ -74,6 +76,64 @@ def test_a_scan_begun_before_the_spill_keeps_its_view(tmp_path: Path) -> None:
     assert transaction.spilled
     assert [(b"a", b"1")] == list(scan)
     assert 101 == len(list(transaction.scan("s")))
+    transaction.close()
+    transaction.base.close()
+
+
+def disk_full(*_: object) -> None:
+    raise Unavailable("disk is full")
+
+
+@pytest.mark.parametrize("end", ["rollback", "recover"])
+def test_a_spill_that_fails_leaves_nothing_for_later_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    transaction = opened(tmp_path, 5_000)
+    write_before(transaction)  # type: ignore[arg-type]
+    copied: list[str] = []
+
+    def put_all(space: str, changes: Changes) -> None:
+        if copied:
+            disk_full()
+        copied.append(space)
+        SecondaryStoreTransaction.put_all(transaction._large, space, changes)
+
+    transaction.drop("s.old")
+    transaction.delete_range("s", b"k000", b"k010")
+    transaction.put("s", b"stale", b"1")
+    with monkeypatch.context() as broken, pytest.raises(Unavailable, match="disk is full"):
+        broken.setattr(transaction._large, "put_all", put_all)
+        transaction.put_all("s.other", [(b"o%d" % number, b"x" * 100) for number in range(100)])
+    assert copied
+    with pytest.raises(Unavailable, match="a write of the transaction has failed"):
+        transaction.commit("checkpoint", [(b"version", b"2")])
+    getattr(transaction, end)()
+    assert not transaction.failed
+    assert BEFORE == dict(transaction.scan("s"))
+    transaction.put("s", b"small", b"2")
+    transaction.commit("checkpoint", [(b"version", b"3")])
+    large: list[tuple[bytes, bytes | None]] = [(b"large%03d" % number, b"x" * 100) for number in range(100)]
+    transaction.put_all("s", large)
+    assert transaction.spilled
+    transaction.commit("checkpoint", [(b"version", b"4")])
+    assert BEFORE | {b"small": b"2"} | dict(large) == dict(transaction.scan("s"))
+    assert ["s", "s.old"] == transaction.spaces()
+    transaction.close()
+    transaction.base.close()
+
+
+def test_where_a_failed_spill_cannot_be_undone_the_store_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transaction = opened(tmp_path, 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(transaction._large, "put_all", disk_full)
+        broken.setattr(transaction._large, "rollback", disk_full)
+        for act in (lambda: transaction.put("s", b"k", b"v"), transaction.rollback):
+            with pytest.raises(Unavailable, match="disk is full"):
+                act()
+    with pytest.raises(Unavailable, match="a write of the transaction has failed"):
+        transaction.commit("checkpoint", [(b"version", b"2")])
     transaction.close()
     transaction.base.close()
 

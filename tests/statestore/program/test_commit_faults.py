@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, repeat
+from typing import Any
 
 import confluent_kafka as ck
 import pytest
 
 from statestore.budget import UncommittedBudget
 from statestore.errors import Fenced, Unavailable
+from statestore.transactions.base import noting_failure
+from statestore.transactions.secondary_store import SecondaryStoreTransaction
 from tests.statestore.program.conftest import Start
 from tests.support.counting import Counting, Input
 from tests.support.faulty_producer import ABORTABLE, ANSWER_LOST, FATAL, RETRIABLE, TIMED_OUT, Fault, FaultyProducers
@@ -209,3 +213,42 @@ def test_the_interval_commits_and_an_idle_loop_has_nothing_to_commit(start: Star
     assert end == program.reader.begin_and_end(changelog, 0)
     assert 3 == len(written)
     exact(program, feed)
+
+
+class TestAFailedWrite:
+    """A disk that is full while a record is processed: one store has its effect, another has not."""
+
+    @pytest.fixture
+    def program(self, start: Start, feed: Input, monkeypatch: pytest.MonkeyPatch) -> Counting:
+        """The 13th record fails, which is the third after a commit."""
+        left = [12]
+        put = SecondaryStoreTransaction.put
+
+        def full(*args: Any) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                raise Unavailable("disk is full")
+            put(*args)
+
+        program = start(of=("indexed", "secondary", "memory"))
+        program.commit_every = 10
+        monkeypatch.setattr(SecondaryStoreTransaction, "put", noting_failure(full))
+        feed.send(25)
+        return program
+
+    def test_the_record_is_processed_again_from_where_the_task_says(self, program: Counting, feed: Input) -> None:
+        program.run()
+        assert 1 == program.unavailable
+        exact(program, feed)
+
+    def test_it_is_not_committed_by_a_program_that_goes_on(self, program: Counting, feed: Input) -> None:
+        program.commit_every = 1_000
+        for chunk in program.reader.read(program.input, 0, start=program.task.next_offset(program.input)):
+            for record in chunk:
+                with suppress(Unavailable):
+                    program.step(record)
+        with pytest.raises(Unavailable, match="nothing was committed"):
+            program.task.commit()
+        assert (True, 0) == (program.task.is_open, program.task.next_offset(program.input))
+        program.run()
+        exact(program, feed)
