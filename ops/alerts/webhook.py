@@ -6,9 +6,9 @@ It only writes rows. Deliveries come more than once and in any order; what is sa
 
 # Annotations stay real here: FastAPI reads them.
 from contextlib import closing
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, status
+from fastapi import APIRouter, Query, status
 
 from ops.alerts.alert import from_webhook
 from ops.alerts.incidents import Incidents
@@ -30,10 +30,10 @@ def alert_routes(settings: Settings) -> APIRouter:
         return {"alerts": len(alerts)}
 
     @router.get("/incidents")
-    def list_incidents(pipeline: str = "", limit: int = 50) -> list[dict[str, Any]]:
+    def list_incidents(pipeline: str = "", limit: Annotated[int, Query(ge=1, le=1_000)] = 50) -> list[dict[str, Any]]:
         """The newest incidents first, with the runs that were started about them."""
         with closing(_Database(settings)) as database:
-            return Incidents(database.engine, routes_of(settings)).newest(min(limit, 1000), pipeline=pipeline)
+            return Incidents(database.engine, routes_of(settings)).newest(limit, pipeline=pipeline)
 
     return router
 

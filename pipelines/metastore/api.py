@@ -2,7 +2,8 @@
 
 Every path but `/live`, `/ready`, `/docs` and `/openapi.json` wants `Authorization: Bearer <token>`. Errors are
 `{"error": {"kind", "message", "hint"}}`: 400 the statement or request is wrong, 401 the token, 404 there is no such
-thing, 409 the key was used for another statement, 500 a bug, 503 try again, or degraded.
+thing, 409 the key was used for another statement, 411 and 413 the body's length is not told or too large, 500 a bug,
+503 try again, or degraded.
 
 `/live` and `/ready` are answered by the event loop itself, which nothing here blocks: statements that wait for Kafka may
 take all threads.
@@ -13,24 +14,28 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any
 
 import structlog
-from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, status
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, status
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
+from fastapi.security.utils import get_authorization_scheme_param
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 from swagger_ui_bundle import swagger_ui_path
 
 from pipelines.database import unavailable
 from pipelines.metastore.degraded import Fault
+from pipelines.metastore.log import VALUE_BYTES_MAX
 from pipelines.metastore.service import Metastore
 from pipelines.metastore.statement import read_statement
 from pipelines.metastore.validate import DESIRED, PIPELINE, unknown_pipeline
@@ -42,6 +47,9 @@ log = structlog.get_logger()
 FOLLOW_S = 0.5
 # A look at the log takes some ms. Where none has ended for so long, what is shown may be old.
 FRESH_S = 10.0
+# Without the token, as is what lies in the folder.
+OPEN, OPEN_FOLDER = ("/live", "/ready", "/docs", "/openapi.json"), "/static/"
+# For the documents: `_Gate` looks at the token.
 _bearer = HTTPBearer(auto_error=False, description="the token that `rollforward serve` names at its start")
 
 
@@ -138,7 +146,8 @@ def create_app(settings: Settings, token: str, *more: APIRouter) -> FastAPI:
     app.mount("/static", StaticFiles(directory=str(swagger_ui_path)), name="static")
     app.include_router(_open_routes(service))
     for router in (_routes(service), *more):
-        app.include_router(router, dependencies=[Depends(_require(token))])
+        app.include_router(router, dependencies=[Depends(_bearer)])
+    app.add_middleware(_Gate, token=token)
     app.exception_handler(StarletteHTTPException)(_refused)
     app.exception_handler(RequestValidationError)(_malformed)
     app.exception_handler(RollforwardError)(_told)
@@ -148,15 +157,33 @@ def create_app(settings: Settings, token: str, *more: APIRouter) -> FastAPI:
     return app
 
 
-def _require(token: str) -> Callable[..., None]:
-    def check(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> None:
-        # Compared as bytes: text that is not ASCII would be an error.
-        if given is None or not secrets.compare_digest(given.credentials.encode(), token.encode()):
-            raise HTTPException(
-                status.HTTP_401_UNAUTHORIZED, "token is missing or wrong", {"WWW-Authenticate": "Bearer"}
-            )
+class _Gate:
+    """Looks at the token and at the body's length before anything reads the body: FastAPI would read it first."""
 
-    return check
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        refused = self._refused(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
+        await (refused or self._app)(scope, receive, send)
+
+    def _refused(self, path: str, headers: Headers) -> JSONResponse | None:
+        if path in OPEN or path.startswith(OPEN_FOLDER):
+            return None
+        scheme, given = get_authorization_scheme_param(headers.get("Authorization"))
+        # Compared as bytes: text that is not ASCII would be an error.
+        if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self._token.encode()):
+            answer = _error("Refused", "token is missing or wrong", "")
+            return JSONResponse(answer, status.HTTP_401_UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
+        if "Transfer-Encoding" in headers:
+            hint = "send Content-Length"
+            return JSONResponse(_error("Refused", "body's length is not told", hint), status.HTTP_411_LENGTH_REQUIRED)
+        if int(headers.get("Content-Length", 0)) > VALUE_BYTES_MAX:
+            answer = _error("Refused", "body is too large", f"send up to {VALUE_BYTES_MAX} bytes")
+            return JSONResponse(answer, status.HTTP_413_CONTENT_TOO_LARGE)
+        return None
 
 
 def _open_routes(service: Service) -> APIRouter:
@@ -221,12 +248,12 @@ def _routes(service: Service) -> APIRouter:
             return _pipeline(name, body, snapshot.get(DESIRED, name))
 
     @routes.get("/log", tags=["log"], summary="The newest commands, what was set aside, and where the log stands")
-    def about(newest: int = 100) -> dict[str, Any]:
+    def about(newest: Annotated[int, Query(ge=1, le=1_000)] = 100) -> dict[str, Any]:
         return {
             "service": metastore.service,
             "topic": metastore.log.topic_name,
             "sequence": metastore.projection.position().head.sequence,
-            "commands": [row._asdict() for row in metastore.projection.commands(newest=min(newest, 1_000))],
+            "commands": [row._asdict() for row in metastore.projection.commands(newest=newest)],
             "set_aside": [row._asdict() for row in metastore.projection.set_aside()],
             **service.readiness(),
         }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pipelines.metastore.command import NAME_LENGTH_MAX
 from pipelines.sql import SqlError, parse_statement
+from pipelines.sql.statements import count_statements
 from pipelines.sql.tree import AlterSource, Control, CreateAs, CreateSource, CreateType, Drop, DropType, InsertSelect
 from statestore.errors import InvalidInput
 
@@ -23,17 +24,21 @@ _VERBS = {"RESUME": START, "PAUSE": STOP}
 
 @dataclass(frozen=True)
 class Statement:
-    """See above. `pipeline` is the pipeline that it makes or concerns, `names` what it defines besides."""
+    """See above. `pipeline` is the pipeline that it makes or concerns, `names` what it defines besides.
+
+    `origin` is the pipeline that a deployed one is a copy of, and empty for any other statement.
+    """
 
     kind: str
     pipeline: str
     text: str
     names: tuple[str, ...] = ()
+    origin: str = ""
 
 
-def deploy_script(sql: str, pipeline: str) -> Statement:
+def deploy_script(sql: str, pipeline: str, *, origin: str = "") -> Statement:
     """The script becomes the pipeline."""
-    return Statement(DEPLOY, pipeline, sql)
+    return Statement(DEPLOY, pipeline, sql, origin=origin)
 
 
 def start_pipeline(pipeline: str) -> Statement:
@@ -57,7 +62,10 @@ def sql_statement(text: str, pipeline: str = "") -> Statement:
 
 
 def read_statement(text: str, pipeline: str = "") -> Statement:
-    """What the text says. A script needs the name of its pipeline; one statement does not. Raises `InvalidInput`."""
+    """What the text says. A script needs the name of its pipeline; one statement does not.
+
+    Raises `InvalidInput`, and `SqlError` for one statement that cannot be read.
+    """
     if "\0" in text:
         raise InvalidInput("statement has a NUL character", hint="send text")
     found = _CONTROL.fullmatch(text)
@@ -72,10 +80,12 @@ def read_statement(text: str, pipeline: str = "") -> Statement:
 
 
 def _defines(text: str) -> bool:
-    """Whether the text is one statement that defines or drops a stream, a table or a query."""
+    """Whether the text is one statement that defines or drops a stream, a table or a query. Raises `SqlError`."""
     try:
         found = parse_statement(text).statement
     except SqlError:
+        if count_statements(text) == 1:
+            raise
         return False
     if isinstance(found, Control):
         return found.action == "TERMINATE" and found.query is not None
