@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from pipelines.engine.merge import LAST, ROW, ROW_STATE
 from pipelines.engine.runs import Bools, Ints, Runs
-from pipelines.engine.statecodec import StateCodec
+from pipelines.engine.statecodec import StateCodec, record_times
 from statestore.layouts.local import local_keys
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Changes:
         last = np.empty(runs.size, dtype=np.int64)
         last[runs.slots] = np.arange(len(times))
         row = last[runs.ends]
-        at = times.take(pa.array(row))
+        at = record_times(times.take(pa.array(row)))
         columns = counted.take(pa.array(runs.count + row)).combine_chunks().columns
         parts = [column.combine_chunks() for column in columns]
         counts = parts[0].is_valid()

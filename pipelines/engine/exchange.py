@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pipelines.engine.merge import DROPPED, LAST, MERGED, ROW_STATE, STORED, STREAM_TIME
 from pipelines.engine.record_order import NO_TIME, Ordered, RecordOrder
 from pipelines.engine.resultlimit import ANY, ResultLimit
-from pipelines.engine.statecodec import StateCodec
+from pipelines.engine.statecodec import StateCodec, record_times
 from statestore.batches import Order
 from statestore.client import Reading, StoreClient, Writing
 from statestore.errors import InvariantBroken, Unavailable
@@ -256,7 +256,7 @@ def staged_rows(batch: pa.RecordBatch, parts: list[str], codec: StateCodec) -> p
     """The rows as `staging.SCHEMA` has them."""
     if LAST in batch.schema.names:
         batch = batch.filter(pc.or_(batch.column("__key").is_valid(), batch.column("__dead").is_valid()))
-    times = batch.column("__time")
+    times = record_times(batch.column("__time"))
     states = codec.encode(times, [batch.column(f"{MERGED}{part}") for part in parts])
     if LAST in batch.schema.names:
         states = pc.if_else(batch.column(LAST), states, pa.scalar(None, pa.binary()))

@@ -33,6 +33,7 @@ from pipelines.engine.merge import DEAD, FAILED, key_bytes
 from pipelines.engine.project import Project, project_of
 from pipelines.engine.records import Records, partitions
 from pipelines.engine.small import SmallBatches
+from pipelines.engine.statecodec import record_times
 from pipelines.engine.windowed_keys import joined_key
 from pipelines.plan import Query
 from statestore.client import Writing
@@ -239,7 +240,7 @@ def _staged_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
         [
             rows.column("__key").cast(pa.binary()),
             pa.nulls(count, pa.binary()),
-            rows.column("__time"),
+            record_times(rows.column("__time")),
             pa.repeat(pa.scalar(1, pa.int8()), count),
             rows.column("__value").cast(pa.binary()),
             rows.column("__dead").cast(pa.string()),

@@ -1,6 +1,6 @@
 """State columns to bytes and back, a column at a time.
 
-    8 bytes   time, big-endian, milliseconds (the prefix of Kafka Streams' timestamped values)
+    8 bytes   time, big-endian, milliseconds (the prefix of Kafka Streams' timestamped values); see `record_times`
     1 byte    format, 1
     b bytes   null bits, column i is bit i%8 of byte i//8; set means null
     fixed     each fixed-width column in order, big-endian two's complement or IEEE 754; decimals take 16, little-endian
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.engine.nestedcodec import from_bytes, to_bytes
 from statestore.errors import FormatUnsupported, InvalidConfig
@@ -25,6 +26,14 @@ FORMAT = 1
 _HEAD = 8 + 1
 _STATE = pa.binary()
 _Bytes = npt.NDArray[np.uint8]
+
+
+def record_times(times: pa.Int64Array) -> pa.Int64Array:
+    """The times of rows as those of their states and records: 1 ms in place of 0.
+
+    Kafka's client takes 0 for the time at which it sends: the changelog would say something else than the store.
+    """
+    return pc.if_else(pc.equal(times, 0), pa.scalar(1, pa.int64()), times)
 
 
 @dataclass(frozen=True)

@@ -184,8 +184,14 @@ def queue(producer: binding.Producer, topic: str, records: pa.RecordBatch, parti
     partition: -1 for the one of the record's key.
     skip: how many bytes of each value are left out, its first; none is shorter.
 
+    No time is 0, which the client takes for now: what is read again would have another time than what was meant.
+
     Gives how many the client took before it refused one.
     """
+    keys, values, times_ms = records.columns
+    times = fixed(times_ms.to_numpy())
+    if not times.all():
+        raise InvariantBroken("record has the time 0", topic=topic)
     # An object of the binding holds the client's own handle first.
     handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__).value
     if handle is None:
@@ -194,10 +200,7 @@ def queue(producer: binding.Producer, topic: str, records: pa.RecordBatch, parti
     if topic_handle is None:
         return 0
     try:
-        keys, values, times_ms = records.columns
-        return messages.queue(
-            handle, topic_handle, partition, held(keys), held(values), skip, fixed(times_ms.to_numpy())
-        )
+        return messages.queue(handle, topic_handle, partition, held(keys), held(values), skip, times)
     finally:
         _topic_destroy(topic_handle)
 

@@ -8,7 +8,7 @@ import pytest
 
 from statestore.columns import Timed, records_of
 from statestore.config import KafkaConfig
-from statestore.errors import RollforwardError
+from statestore.errors import InvariantBroken, RollforwardError
 from statestore.kafka import messages
 from statestore.kafka.admin import Admin
 from statestore.kafka.librdkafka import queue
@@ -90,6 +90,13 @@ def test_a_key_s_partition_is_the_one_that_the_binding_takes(kafka: str, topic: 
     for records in all_of(kafka, topic).values():
         half = len(records) // 2
         assert records and records[:half] == records[half:]
+
+
+def test_a_time_of_0_which_the_client_takes_for_now_is_refused(kafka: str, topic: str) -> None:
+    sending = producer(kafka, topic)
+    with pytest.raises(InvariantBroken, match="time 0"):
+        sending.produce_many(topic, records_of([(b"k", b"v", FIRST_MS), (b"k", b"w", 0)]))
+    sending.close()
 
 
 def test_no_order_is_lost_while_the_queue_is_full(kafka: str, topic: str) -> None:

@@ -1,0 +1,69 @@
+"""The time of a row is that of its state, of its changelog record and of its result, also where it is 0."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka as ck
+import pyarrow as pa
+import pytest
+
+from pipelines.engine import projection
+from pipelines.engine.exchange import staged_rows
+from pipelines.engine.merge import MERGED
+from pipelines.engine.statecodec import StateCodec, record_times
+from statestore.store import Isolation
+from tests.support.feed import read_topic
+from tests.support.task import PLAN, TaskWorld
+
+CODEC = StateCodec([pa.int64()])
+
+
+def rows(times: list[int]) -> pa.RecordBatch:
+    count = len(times)
+    columns: dict[str, pa.Array] = {
+        "__key": pa.array([b"k%d" % number for number in range(count)]),
+        "__time": pa.array(times, pa.int64()),
+        "__emit": pa.array([1] * count, pa.int8()),
+        "__value": pa.array([b"{}"] * count),
+        "__dead": pa.nulls(count, pa.string()),
+        f"{MERGED}A0": pa.array(range(count), pa.int64()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@pytest.fixture
+def world(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
+    world = TaskWorld(kafka, unique, tmp_path / "state", None)
+    world.open()
+    yield world
+    world.close()
+
+
+def test_a_store_built_from_its_changelog_has_the_times_that_were_written(world: TaskWorld, kafka: str) -> None:
+    task = world.running
+    staged = task.begin_stage(batch=0, attempt=1, token=task.token)
+    # Of a changelog's records the last one is sent in another way.
+    staged.add(staged_rows(rows([0, 5, 0]), ["A0"], CODEC))
+    task.close_stage(staged)
+    assert task.commit(batch=0, attempt=1, plan=PLAN, ends={"0": 1})
+    written = list(task.entries(None, None, Isolation.READ_COMMITTED))
+    world.close()
+    shutil.rmtree(world.spec.folder)
+    world.open()
+    assert written == list(world.running.entries(None, None, Isolation.READ_COMMITTED))
+    times = CODEC.decode(pa.array([state for _, state in written], pa.binary()))[0].to_pylist()
+    results = read_topic(kafka, world.spec.output_topic)
+    assert [1, 5, 1] == times == [message.timestamp()[1] for message in results if message.value() == b"{}"]
+    assert all(message.timestamp()[0] == ck.TIMESTAMP_CREATE_TIME for message in results)
+
+
+def test_results_without_a_state_have_such_times_too() -> None:
+    staged = projection._staged_rows(rows([0, 7, 0]))
+    assert [1, 7, 1] == staged.column("time_ms").to_pylist()
+
+
+def test_only_a_time_of_0_is_another() -> None:
+    assert [1, 1, 2, -1, None] == record_times(pa.array([0, 1, 2, -1, None], pa.int64())).to_pylist()
