@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase
 
-from statestore.errors import FormatUnsupported, Unavailable
+from statestore.errors import FormatUnsupported, InvalidConfig, Unavailable
 
 # The newest migration. Compared first, because loading alembic would be most of a short command's time.
 NEWEST = "0005"
@@ -43,7 +43,8 @@ class Base(DeclarativeBase):
 
 
 def open_database(url: str) -> Engine:
-    """An engine on a database whose tables are the newest. Raises `FormatUnsupported` for tables of a later program."""
+    """An engine on a database whose tables are the newest. Raises `FormatUnsupported` for tables of a later program, and
+    `InvalidConfig` for a database without a driver here."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         engine = create_engine(url, connect_args={"timeout": 30})
@@ -52,14 +53,22 @@ def open_database(url: str) -> Engine:
         if parsed.database:
             _watch_file(engine, Path(parsed.database))
     else:
-        # A connection of a server that was restarted is replaced before it is used.
-        engine = create_engine(url, connect_args=_patience(parsed), pool_pre_ping=True)
+        engine = _engine(parsed)
     try:
         prepare(engine)
     except BaseException:
         engine.dispose()
         raise
     return engine
+
+
+def _engine(url: URL) -> Engine:
+    try:
+        # A connection of a server that was restarted is replaced before it is used.
+        return create_engine(url, connect_args=_patience(url), pool_pre_ping=True)
+    except ModuleNotFoundError as error:
+        hint = f"install {error.name}, or name an installed driver in metastore_url: postgresql+psycopg2://…"
+        raise InvalidConfig("driver of the database is not installed", driver=url.drivername, hint=hint) from error
 
 
 def prepare(engine: Engine) -> None:

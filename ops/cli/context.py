@@ -99,5 +99,7 @@ def stack_environment(settings: Settings) -> dict[str, str]:
         ours.pop("ROLLFORWARD_BOOTSTRAP_SERVERS")
     if CA in ours:
         ours[CA] = str(Path(ours[CA]).expanduser().absolute())
-    ours["ROLLFORWARD_CONFIG"] = str(Path(os.environ.get("ROLLFORWARD_CONFIG", FILE)).absolute())
+    file = Path(os.environ.get("ROLLFORWARD_CONFIG") or FILE)
+    if file.exists():
+        ours["ROLLFORWARD_CONFIG"] = str(file.absolute())
     return ours

@@ -5,7 +5,6 @@ Progress is one line that moves on a terminal and plain lines elsewhere, so that
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +15,8 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from pipelines.jsonvalue import dump
 
 if TYPE_CHECKING:
     from ops.environment import Progress
@@ -41,8 +42,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def answer(value: Any) -> None:
-    """One JSON value on a line of stdout."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    """One JSON value on a line of stdout; values of columns as the results in Kafka have them."""
+    print(dump(value), flush=True)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, thousands: bool = True) -> None:

@@ -61,7 +61,12 @@ def sql(
 
 
 def _read(file: Path) -> str:
-    return sys.stdin.read() if str(file) == "-" else file.read_text()
+    from statestore.errors import InvalidInput
+
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput("file is not UTF-8 text", file=file, error=error.reason, hint="save it as UTF-8") from error
 
 
 @contextmanager

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from ops.cli.output import out, say, table
+from ops.cli.output import answer, out, say, table
 from pipelines.console.result import Result
 from pipelines.console.session import Session
 from pipelines.sql import Parsed
@@ -26,12 +25,12 @@ def run_script(session: Session, text: str, *, as_json: bool) -> None:
 
 def show_json(parsed: Parsed, result: Result) -> None:
     """One object on one line: the statement, its message, and its rows as objects."""
-    answer: dict[str, Any] = {"statement": parsed.text}
+    told: dict[str, Any] = {"statement": parsed.text}
     if result.message:
-        answer["message"] = result.message
+        told["message"] = result.message
     if result.columns:
-        answer["rows"] = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
-    print(json.dumps(answer, ensure_ascii=False, default=str), flush=True)
+        told["rows"] = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+    answer(told)
 
 
 def show(result: Result, *, paged: bool = False) -> None:

@@ -27,6 +27,7 @@ from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.names import WINDOW_BOUNDS
 from pipelines.sql.nodes import Between, Binary, Column, Connective, In, IsNull, Node, unwrapped
 from pipelines.sql.tree import AllColumns, Item, Select
+from pipelines.sql.types import parse_type
 from statestore.store import Isolation
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -154,7 +155,8 @@ def plan_pull(select: Select, relation: Relation, query: Query) -> Pull:
             raise Refusal(node.at, f"unknown column {condition.column}", nearest(condition.column, known))
         if condition.column not in columns:
             _require_plain(condition.column, node.at, query)
-        _require_comparable(condition, known[condition.column].type, node.at)
+        if not isinstance(node, IsNull):
+            _require_comparable(condition, known[condition.column].type, node.at)
         conditions.append(condition)
     return Pull(query, names, columns, tuple(conditions), select.limit)
 
@@ -277,6 +279,9 @@ def _literal(node: Node, column: str) -> Any:
 
 
 def _require_comparable(condition: Condition, type_: str, at: int) -> None:
+    parsed = parse_type(type_)
+    if parsed.is_nested or parsed.kind == "bytes":
+        raise Refusal(at, f"cannot compare {parsed.sql} by a pull query yet", "only IS NOT NULL can be asked of it")
     kind = {"string": str, "boolean": bool}.get(type_, int)
     for value in (*(condition.values or ()), condition.low, condition.high):
         is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)

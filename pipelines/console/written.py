@@ -5,13 +5,12 @@ A value is a string, a number, a boolean, None, or lists and dictionaries of the
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 from pipelines import kafka_format
+from pipelines.jsonvalue import dump
 from pipelines.plan import Column, Source
 
 _QUOTED = re.compile(r"^[\x00-#]|[\x00-\x20]$|[\"\n\r]")
@@ -48,17 +47,6 @@ def _bytes(form: str, delimiter: str, columns: Sequence[Column], given: Mapping[
 
 def _object(columns: Sequence[Column], given: Mapping[str, Any]) -> bytes:
     return dump({column.field: given.get(column.name) for column in columns}).encode()
-
-
-def dump(value: Any) -> str:
-    """JSON in which a decimal keeps its digits, which a float of Python's would not."""
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(name)}:{dump(part)}" for name, part in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(dump, value)) + "]"
-    return json.dumps(value)
 
 
 def _field(value: Any, delimiter: str, *, first: bool) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,12 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from ops.cli.sql_output import run_script
+from ops.cli.output import answer
+from ops.cli.sql_output import run_script, show_json
 from ops.cli.sql_shell import SqlCompleter, run_shell
 from pipelines.console.result import Result
 from pipelines.console.session import Session
-from pipelines.sql import Parsed, SqlError, print_tree
+from pipelines.sql import Parsed, SqlError, parse_statement, print_tree
 from pipelines.sql.statements import is_complete
 from statestore.errors import InvalidInput
 
@@ -127,6 +130,25 @@ class TestSession:
         assert [
             {"statement": "SHOW STREAMS", "message": "done", "rows": [{"statement": "SHOW STREAMS", "isolation": None}]}
         ] == [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_values_of_all_types_are_json_as_the_results_in_kafka_have_it(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {
+        "sum": Decimal("12345678901234567890.10"),
+        "small": Decimal("0.00"),
+        "bytes": b"\x00\xff",
+        "doubles": [math.nan, math.inf, -math.inf, 1.5],
+        "map": [("é", None)],
+        "kept": {"1": True},
+    }
+    expected = (
+        '{"sum":12345678901234567890.10,"small":0.00,"bytes":"AP8=","doubles":["NaN","Infinity","-Infinity",1.5],'
+        '"map":[["é",null]],"kept":{"1":true}}'
+    )
+    show_json(parse_statement("SHOW STREAMS"), Result(columns=tuple(row), rows=[tuple(row.values())]))
+    answer(row)
+    shown = capsys.readouterr().out.splitlines()
+    assert [f'{{"statement":"SHOW STREAMS","rows":[{expected}]}}', expected] == shown
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """An empty home that every entry point takes for its own; nothing is in it yet."""
     home = tmp_path / "home"
     monkeypatch.setenv("ROLLFORWARD_HOME", str(home))
-    monkeypatch.setenv("ROLLFORWARD_CONFIG", str(tmp_path / "none.toml"))
+    monkeypatch.setenv("ROLLFORWARD_CONFIG", "/dev/null")
     for name in ("ROLLFORWARD_BOOTSTRAP_SERVERS", "ROLLFORWARD_METASTORE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ROLLFORWARD_OBSERVE_EVERY_S", "0")

@@ -132,6 +132,28 @@ def test_without_kafka_the_next_step_is_named(home: Path, words: list[str]) -> N
     assert "rollforward up" in result.stderr
 
 
+def test_statements_that_are_not_utf_8_are_an_error_line(home: Path) -> None:
+    Path("a.sql").write_bytes(b"SHOW STREAMS; -- caf\xe9")
+    result = call("sql", "-f", "a.sql")
+    assert_clean(result, 1)
+    assert "file is not UTF-8 text file=`a.sql`" in result.stderr
+
+
+def test_a_database_without_a_driver_is_an_error_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLFORWARD_METASTORE_URL", "postgresql+asyncpg://here/rollforward")
+    result = call("recover", "p")
+    assert_clean(result, 1)
+    assert "driver of the database is not installed driver=`postgresql+asyncpg`" in result.stderr
+    assert "hint: install asyncpg" in result.stderr
+
+
+def test_a_named_configuration_that_is_not_there_is_an_error_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLFORWARD_CONFIG", "gone.toml")
+    result = call("status")
+    assert_clean(result, 1)
+    assert "configuration file does not exist file=`gone.toml`" in result.stderr
+
+
 def test_an_unreachable_broker_is_an_error_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLFORWARD_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     monkeypatch.setenv("ROLLFORWARD_REQUEST_TIMEOUT_S", "2")

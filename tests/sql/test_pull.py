@@ -22,15 +22,20 @@ from statestore.layouts.window import pack
 from statestore.store import Isolation
 
 STREAM = (
-    "CREATE STREAM s (a INT, b BIGINT, k VARCHAR, d DOUBLE, m DECIMAL(4,2))"
+    "CREATE STREAM s (a INT, b BIGINT, k VARCHAR, d DOUBLE, m DECIMAL(4,2), y BYTES)"
     " WITH (kafka_topic='in', value_format='json')"
 )
 
 
-def table(key: str, more: str = "", properties: str = "", window: str = "") -> tuple[Relation, Any]:
+COUNTS = "COUNT(*) AS n, AVG(d) AS mean, COUNT(*) * 2 AS twice"
+
+
+def table(
+    key: str, more: str = "", properties: str = "", window: str = "", select: str = COUNTS
+) -> tuple[Relation, Any]:
     stream = parse_statement(STREAM).statement
     assert isinstance(stream, CreateSource)
-    text = f"CREATE TABLE t {properties} AS SELECT {key}, COUNT(*) AS n, AVG(d) AS mean, COUNT(*) * 2 AS twice FROM s {window} GROUP BY {key} {more} EMIT CHANGES"
+    text = f"CREATE TABLE t {properties} AS SELECT {key}, {select} FROM s {window} GROUP BY {key} {more} EMIT CHANGES"
     created = parse_statement(text).statement
     assert isinstance(created, CreateAs)
     planned = plan_create(created, Relations([define(stream)]), topic="T", tasks=2)
@@ -197,6 +202,14 @@ def test_what_cannot_be_pulled_is_refused(text: str, fragment: str) -> None:
     with pytest.raises(SqlError) as raised:
         plan(text, STRINGS)
     assert fragment in str(raised.value)
+
+
+@pytest.mark.parametrize("where", ["xs > 1", "xs <> 1", "xs IN (1)", "bb < 1", "bb BETWEEN 1 AND 2", "1 = bb"])
+def test_what_has_no_order_with_a_literal_is_refused_and_may_be_looked_for(where: str) -> None:
+    made = table("k", select="COLLECT_LIST(a) AS xs, LATEST_BY_OFFSET(y) AS bb")
+    with pytest.raises(SqlError, match=r"cannot compare (ARRAY<INTEGER>|BYTES) by a pull query"):
+        plan(f"SELECT * FROM t WHERE {where}", made)
+    plan("SELECT * FROM t WHERE xs IS NOT NULL AND bb IS NOT NULL", made)
 
 
 def test_a_table_with_having_is_refused() -> None:
