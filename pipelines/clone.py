@@ -1,7 +1,8 @@
 """A copy of a pipeline at a batch of its past, with topics, ids and groups of its own. The original is only read.
 
-    1 deploy   the same statements under the new name: its topics are made
-    2 mark     each query's log says that it is being copied; such a query does not start
+    1 deploy   the same statements under the new name: its topics are made. The definition says whose copy it is, and no
+               query of such a one starts before its log says that it is whole
+    2 own      its driver's and tasks' ids; the log says what is being copied
     3 copy     the version is built from the original's snapshots, and one transaction makes it the clone's: stores,
                positions, the batch as done, the input's offsets, and the mark that it is whole
 
@@ -25,7 +26,7 @@ from pipelines.plan import Query, plan_hash, query_to_json
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.rewind import chosen, ranges_of, rewrite_of
 from pipelines.settings import Settings
-from statestore.batches import COPYING, ORIGIN, PLAN_PREFIX, BatchesLog, Planned, encode_fields
+from statestore.batches import COPIED, COPYING, ORIGIN, PLAN_PREFIX, BatchesLog, Planned, encode_fields
 from statestore.errors import InvalidInput
 from statestore.failpoints import reach
 from statestore.kafka.admin import Admin
@@ -35,7 +36,6 @@ from statestore.store import Entry
 from statestore.travel.rewrite import Rewrite
 
 Progress = Callable[[str, str], None]
-_COPIED = "copied"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def clone(
         require_unchanged(original, Admin(settings.kafka_config()))
     # A stateless query has a task for each partition of its source, whatever the settings say.
     tasks = min((each.query.tasks for each in originals if not each.query.stateless), default=settings.tasks)
-    made, _ = deploy(row.sql, name, settings.model_copy(update={"tasks": tasks}), registry)
+    made, _ = deploy(row.sql, name, settings.model_copy(update={"tasks": tasks}), registry, origin=row.name)
     reach("clone.deployed")
     copies = deployed_queries(made)
     for original, copy in zip(originals, copies, strict=True):
@@ -95,13 +95,15 @@ class _Copying:
     def run(self) -> Cloned:
         """Make the copy, or find it made."""
         log = BatchesLog(Reader(self.settings.kafka_config()), self.copy.batches_topic, tasks=self.copy.query.tasks)
-        if log.is_marked(ORIGIN) is False:
+        # A copy that somebody has tried to start has a log without a mark as well.
+        is_ours = self.copy.origin == self.original.pipeline
+        if log.is_marked(ORIGIN) is False and not is_ours:
             # Before its id is taken: whoever runs under it would be fenced.
             raise self._taken()
         with closing(rewrite_of(self.copy, self.settings)) as rewrite:
             rewrite.take()
             before = log.driver_log()
-            if before.origin.get("state") == _COPIED and before.origin["pipeline"] == self.original.pipeline:
+            if before.origin.get("state") == COPIED and before.origin["pipeline"] == self.original.pipeline:
                 return Cloned(self.copy.query.name, before.origin["batch"], before.origin["keys"], copied_now=False)
             if before.planned is not None:
                 raise self._taken()
@@ -133,7 +135,7 @@ class _Copying:
         self.tell(query.name, f"copying {keys:,} keys")
         plan = plan_hash(query)
         records = {
-            ORIGIN: encode_fields(state=_COPIED, **origin),
+            ORIGIN: encode_fields(state=COPIED, **origin),
             PLAN_PREFIX + plan.encode(): query_to_json(query).encode(),
         }
         group = names.group(self.copy.pipeline, query.name)

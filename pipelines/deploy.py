@@ -30,12 +30,13 @@ DEAD_LETTER_SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "reten
 
 @dataclass(frozen=True)
 class DeployedQuery:
-    """A query with the ids of the topics that hold its truth."""
+    """A query with the ids of the topics that hold its truth. `origin` is the pipeline that its own is a copy of."""
 
     pipeline: str
     query: Query
     batches_topic_id: str
     changelog_topic_id: str
+    origin: str = ""
 
     @property
     def batches_topic(self) -> str:
@@ -66,7 +67,7 @@ class DeployedQuery:
 def deployed_queries(row: PipelineDefinition) -> list[DeployedQuery]:
     """The queries of a definition."""
     return [
-        DeployedQuery(row.name, query_from_json(q["plan"]), q["batches_topic_id"], q["changelog_topic_id"])
+        DeployedQuery(row.name, query_from_json(q["plan"]), q["batches_topic_id"], q["changelog_topic_id"], row.origin)
         for q in row.queries
     ]
 

@@ -28,7 +28,10 @@ _ROWS_GO = 1_000
 
 @dataclass(frozen=True)
 class PipelineDefinition:
-    """A deployed pipeline. `queries` is a list of {plan, topic ids}; `desired` is running or stopped."""
+    """A deployed pipeline. `queries` is a list of {plan, topic ids}; `desired` is running or stopped.
+
+    `origin` is the pipeline that a clone is a copy of.
+    """
 
     name: str
     sql: str
@@ -36,6 +39,7 @@ class PipelineDefinition:
     queries: list[dict[str, Any]]
     deployed_at: float
     desired: str = STOPPED
+    origin: str = ""
 
 
 class DriverRow(Base):
@@ -269,4 +273,5 @@ class Registry:
 
 def _definition(name: str, body: dict[str, Any], desired: dict[str, Any] | None) -> PipelineDefinition:
     fields = {field: body[field] for field in ("sql", "sources", "queries", "deployed_at")}
-    return PipelineDefinition(name=name, **fields, desired=(desired or {}).get("state", STOPPED))
+    state, origin = (desired or {}).get("state", STOPPED), body.get("origin", "")
+    return PipelineDefinition(name=name, **fields, desired=state, origin=origin)

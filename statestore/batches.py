@@ -36,8 +36,8 @@ PLAN_PREFIX = b"plan-"
 ORIGIN = b"origin"
 # Offsets of one transaction on a partition of positions: its record, and the marker of its end.
 _OFFSETS_A_COMMIT = 2
-# State of an origin while the version is not there yet.
-COPYING = "copying"
+# States of an origin: while the version is not there yet, and since it is.
+COPYING, COPIED = "copying", "copied"
 
 
 @dataclass(frozen=True)

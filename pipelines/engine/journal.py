@@ -14,9 +14,20 @@ import structlog
 from pipelines import names
 from pipelines.deploy import DeployedQuery
 from pipelines.plan import plan_hash, query_to_json
-from statestore.batches import DONE, DRIVER, PLAN_PREFIX, PLANNED, BatchesLog, DriverLog, Planned, encode, encode_fields
+from statestore.batches import (
+    COPIED,
+    DONE,
+    DRIVER,
+    PLAN_PREFIX,
+    PLANNED,
+    BatchesLog,
+    DriverLog,
+    Planned,
+    encode,
+    encode_fields,
+)
 from statestore.config import KafkaConfig
-from statestore.errors import Unavailable
+from statestore.errors import InvalidConfig, Unavailable
 from statestore.failpoints import reach
 from statestore.kafka.producer import ProducerFatal, TransactionAborted, TransactionalProducer
 from statestore.kafka.reader import Reader
@@ -32,6 +43,7 @@ class Journal:
         self.epoch = -1
         self.hash = plan_hash(deployed.query)
         self._query = deployed.query
+        self._origin = deployed.origin
         self._topic = deployed.batches_topic
         self._group = names.group(deployed.pipeline, self._query.name)
         self._driver_id = names.driver_id(deployed.pipeline, self._query.name)
@@ -42,7 +54,10 @@ class Journal:
         self._log = log.bind(pipeline=deployed.pipeline, query=self._query.name)
 
     def own(self) -> DriverLog:
-        """1 Own: become the query's newest driver; gives what the drivers before have left."""
+        """1 Own: become the query's newest driver; gives what the drivers before have left.
+
+        Raises `InvalidConfig` for a clone that was not made to its end.
+        """
         self._producer = TransactionalProducer(self._kafka, self._driver_id)
         self._producer.init()
         started: list[int] = []
@@ -54,7 +69,9 @@ class Journal:
         self.epoch = started[0]
         self._log = self._log.bind(epoch=self.epoch)
         reach("driver.owned")
-        return self._past()
+        found = self._past()
+        self._require_copied(found)
+        return found
 
     def _past(self) -> DriverLog:
         """What the log has, which must be our own start at least: to take a log for empty would be to start anew."""
@@ -64,6 +81,17 @@ class Journal:
         if found.epoch != self.epoch:
             raise Unavailable("batches topic does not show what was written", topic=self._topic, epoch=self.epoch)
         return found
+
+    def _require_copied(self, found: DriverLog) -> None:
+        """The definition of a clone is there before its stores and its place in the input."""
+        origin = found.origin.get("pipeline", self._origin)
+        if origin and found.origin.get("state") != COPIED:
+            raise InvalidConfig(
+                "clone is not complete: its stores are not there yet",
+                query=self._query.name,
+                origin=origin,
+                hint="run `rollforward clone` again, or drop it",
+            )
 
     def plan(self, planned: Planned) -> None:
         """2 Plan."""

@@ -48,10 +48,9 @@ from pipelines.plan import Query, query_from_json
 from pipelines.recomputes import RecomputeRow
 from pipelines.settings import Settings
 from pipelines.traces import NO_TRACES, Traces
-from statestore.batches import COPYING, Planned, Range, Recompute, count_offsets
+from statestore.batches import Planned, Range, Recompute, count_offsets
 from statestore.errors import (
     Fenced,
-    InvalidConfig,
     InvalidInput,
     InvariantBroken,
     RollforwardError,
@@ -158,13 +157,6 @@ class QueryDriver:
         self._past = self._journal.own()
         self.epoch = self._stager.epoch = self._journal.epoch
         self._log = self._log.bind(epoch=self.epoch)
-        if self._past.origin.get("state") == COPYING:
-            raise InvalidConfig(
-                "clone is not complete: its stores are not there yet",
-                query=self.query.name,
-                origin=self._past.origin["pipeline"],
-                hint="run `rollforward clone` again, or drop it",
-            )
         if self._past.planned is not None:
             self._batch, self._floor = self._past.planned.batch, self._past.planned.floor_behind
             self._intake.stands(self._past.planned)

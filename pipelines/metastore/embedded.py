@@ -44,9 +44,11 @@ def execute(statement: Statement, settings: Settings, key: str | None = None) ->
         return opened.execute(statement, key)
 
 
-def deploy(sql: str, pipeline: str, settings: Settings, registry: Registry) -> tuple[PipelineDefinition, bool]:
+def deploy(
+    sql: str, pipeline: str, settings: Settings, registry: Registry, *, origin: str = ""
+) -> tuple[PipelineDefinition, bool]:
     """Deploy a script; gives the definition and whether it changed anything. Raises as `Metastore.execute` does."""
-    outcome = execute(deploy_script(sql, pipeline), settings)
+    outcome = execute(deploy_script(sql, pipeline, origin=origin), settings)
     return registry.pipeline(pipeline), outcome.changed
 
 

@@ -7,7 +7,7 @@ is complete, so nothing is decided again when the command is replayed.
 Definitions by kind:
 
     pipeline   <name>    {"sql", "sources": [{name, topic}], "queries": [{plan, batches_topic_id, changelog_topic_id}],
-                          "deployed_at"}
+                          "deployed_at"}, of a clone also "origin": whose copy it is
     desired    <name>    {"state": "running" or "stopped"}
     result     <topic>   {"pipeline"}: who alone writes this topic, INSERT INTO apart
     relation   <NAME>    a stream or table that one statement made: see `relations.py`
@@ -138,6 +138,8 @@ def _deployed(statement: Statement, parsed: Pipeline, snapshot: Definitions, wor
         "queries": [world.create_topics(parsed.name, query) for query in parsed.queries],
         "deployed_at": time.time(),
     }
+    if statement.origin:
+        body["origin"] = statement.origin
     changes = [put(PIPELINE, parsed.name, body), put(DESIRED, parsed.name, {"state": STOPPED})]
     changes += [put(RESULT, query.output_topic, {"pipeline": parsed.name}) for query in parsed.queries]
     if left is not None:

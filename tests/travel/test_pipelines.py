@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from pipelines import clone as clone_module
 from pipelines import names
 from pipelines.clone import Cloned, clone
 from pipelines.deploy import DeployedQuery, deployed_queries
+from pipelines.engine.journal import Journal
 from pipelines.metastore.embedded import deploy
 from pipelines.past import past_version
 from pipelines.plan import plan_hash
@@ -32,7 +35,7 @@ from statestore.batches import (
     encode_fields,
 )
 from statestore.config import KafkaConfig
-from statestore.errors import InvalidInput, Unavailable
+from statestore.errors import InvalidConfig, InvalidInput, Unavailable
 from statestore.kafka.admin import Admin, Topic
 from statestore.kafka.groups import GroupOffsets
 from statestore.kafka.producer import ProducerFatal, TransactionalProducer
@@ -52,6 +55,7 @@ CREATE TABLE q AS SELECT a, COUNT(*) AS records FROM s GROUP BY a EMIT CHANGES;
 TABLE_SQL = """CREATE TABLE s (k VARCHAR PRIMARY KEY, a VARCHAR) WITH (kafka_topic = '{topic}', value_format = 'json');
 CREATE TABLE q AS SELECT a, COUNT(*) AS records FROM s GROUP BY a EMIT CHANGES;
 """
+STATELESS_SQL = "CREATE STREAM large AS SELECT a, n FROM s WHERE n > 5 EMIT CHANGES;"
 Model = dict[bytes, bytes]
 
 
@@ -196,6 +200,60 @@ def test_a_table_s_aggregation_is_copied_with_what_its_rows_count_for(kafka: str
     assert [{row_of: b"elsewhere"}, {group: b"1", row_of: group}] == found
     with pytest.raises(InvalidInput, match="cannot be brought back"):
         rewind(written.deployed, written.settings, written.registry, batch=0, at_ms=None)
+    written.registry.close()
+
+
+class Killed(BaseException):
+    """Ends the command as a kill does."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, point: str, *, passes: int = 0) -> None:
+    """The next command ends at the point, after it has passed it so often."""
+    left = iter(range(passes))
+
+    def reach(reached: str) -> None:
+        if reached == point and next(left, None) is None:
+            raise Killed
+
+    monkeypatch.setattr(clone_module, "reach", reach)
+
+
+def test_a_clone_that_is_not_whole_does_not_start_whatever_it_lacks(
+    kafka: str, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Written(kafka, unique, tmp_path / "home", SQL + STATELESS_SQL)
+    written.batch({b"k%d" % n: b"0" for n in range(20)})
+    table, stateless = deployed_queries(written.row)
+    written.deployed = stateless
+    written.models.clear()
+    written.batch({b"k": b"0"})
+    written.deployed = table
+    name = f"{unique}_copy"
+
+    def started() -> list[bool]:
+        """Whether each query of the clone may run."""
+        found = []
+        for query in deployed_queries(written.registry.pipeline(name)):
+            with closing(Journal(query, written.kafka, attempts=1)) as journal:
+                try:
+                    journal.own()
+                    found.append(True)
+                except InvalidConfig as error:
+                    assert "clone is not complete" in str(error)
+                    assert unique == error.fields["origin"]
+                    found.append(False)
+        return found
+
+    # Before any, behind one, and in the middle of the other.
+    for point, passes, whole in (("clone.deployed", 0, 0), ("clone.marked", 0, 0), ("clone.marked", 1, 1)):
+        killed_at(monkeypatch, point, passes=passes)
+        with pytest.raises(Killed):
+            written.clone(name)
+        assert [True] * whole + [False] * (2 - whole) == started()
+    monkeypatch.undo()
+    # That somebody has tried to start it is no reason to refuse the command that goes on with it.
+    assert written.clone(name)[0].keys == 20
+    assert [True, True] == started()
     written.registry.close()
 
 
