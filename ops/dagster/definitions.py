@@ -10,6 +10,7 @@ from __future__ import annotations
 import dagster as dg
 from sqlalchemy.exc import SQLAlchemyError
 
+from ops.dagster import old_runs
 from ops.dagster.alerts import alerts
 from ops.dagster.archive import archive_assets
 from ops.dagster.backfill import backfill_assets
@@ -19,13 +20,15 @@ from ops.dagster.deployed import read_deployed
 from ops.dagster.drift import drift_checks
 from ops.dagster.health import health_checks
 from ops.dagster.jobs import JOBS
-from ops.dagster.maintenance import SCHEDULES, WORK_JOBS
+from ops.dagster.maintenance import SCHEDULES as WORK_SCHEDULES
+from ops.dagster.maintenance import WORK_JOBS
 from ops.dagster.reconcile import reconcile
 from ops.dagster.resetting import RESET_JOBS
 from ops.environment import settings_now
 from pipelines.settings import Settings
 
-ALL_JOBS = [*JOBS, *RESET_JOBS, *WORK_JOBS]
+ALL_JOBS = [*JOBS, *RESET_JOBS, *WORK_JOBS, old_runs.delete_old_runs]
+SCHEDULES = [*WORK_SCHEDULES, old_runs.SCHEDULE]
 SENSORS = [reconcile, observe_batches, alerts]
 
 

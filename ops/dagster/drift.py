@@ -11,9 +11,11 @@ import dagster as dg
 from ops.dagster.deployed import Deployed
 from ops.dagster.failure import told_to_dagster
 from ops.dagster.keys import pipeline_keys
+from ops.dagster.maintenance import scheduled
 from ops.environment import settings_now
 
 CHECK = "drift"
+JOB = "compare_with_the_world"
 EVERY_10_MINUTES = "*/10 * * * *"
 
 
@@ -51,12 +53,5 @@ def drift_checks(
             )
 
     selection = dg.AssetSelection.checks(compare)
-    job = dg.define_asset_job("compare_with_the_world", selection=selection, executor_def=dg.in_process_executor)
-    schedule = dg.ScheduleDefinition(
-        name="check_drift",
-        job=job,
-        cron_schedule=EVERY_10_MINUTES,
-        default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Compares the metastore with the world.",
-    )
-    return [compare], [schedule]
+    job = dg.define_asset_job(JOB, selection=selection, executor_def=dg.in_process_executor)
+    return [compare], [scheduled(job, EVERY_10_MINUTES, "Compares the metastore with the world.")]

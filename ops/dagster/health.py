@@ -29,6 +29,7 @@ CHECKS = {
     "dead_letters": ("No more records than allowed could not be used.", "RollforwardDeadLetters"),
 }
 VERIFICATION = "verification"
+LOOK_JOB, VERIFY_JOB = "check_health", "verify_sample"
 # Tables are asked for one after the other: a Kafka that is away must not take each one's full patience.
 ANSWER_S = 10.0
 _Tables = Mapping[dg.AssetKey, tuple[str, Query]]
@@ -47,10 +48,10 @@ def health_checks(
         return [], []
     looks, verifies = _look(tables), _verify(tables)
     looking = dg.define_asset_job(
-        "check_health", selection=dg.AssetSelection.checks(looks), executor_def=dg.in_process_executor
+        LOOK_JOB, selection=dg.AssetSelection.checks(looks), executor_def=dg.in_process_executor
     )
     verifying = dg.define_asset_job(
-        "verify_sample", selection=dg.AssetSelection.checks(verifies), executor_def=dg.in_process_executor
+        VERIFY_JOB, selection=dg.AssetSelection.checks(verifies), executor_def=dg.in_process_executor
     )
     schedules = [
         scheduled(looking, "*/5 * * * *", "Looks after every table."),

@@ -32,7 +32,7 @@ CHECKPOINT_OP, BACKUP_OP = "checkpoint", "backup"
 BACKUPS_KEPT = 14
 JITTER_S = 60.0
 VERIFY_PERCENT = 5.0
-_TAGS = {"rollforward/managed": "true", "dagster/max_retries": "0", "dagster/max_runtime": "7200"}
+TAGS = {"rollforward/managed": "true", "dagster/max_retries": "0", "dagster/max_runtime": "7200"}
 Work = Callable[[dg.OpExecutionContext, Settings, Registry, PipelineDefinition], dict[str, Any]]
 
 
@@ -151,25 +151,25 @@ def backup_op(context: dg.OpExecutionContext, config: ClockConfig) -> str:
     return str(path)
 
 
-@dg.job(executor_def=dg.in_process_executor, tags=_TAGS, description="Snapshot pipelines.")
+@dg.job(executor_def=dg.in_process_executor, tags=TAGS, description="Snapshot pipelines.")
 def snapshot_pipelines() -> None:
     """One step."""
     snapshot_op()
 
 
-@dg.job(executor_def=dg.in_process_executor, tags=_TAGS, description="Collect snapshots.")
+@dg.job(executor_def=dg.in_process_executor, tags=TAGS, description="Collect snapshots.")
 def collect_snapshots() -> None:
     """One step."""
     collect_op()
 
 
-@dg.job(executor_def=dg.in_process_executor, tags=_TAGS, description="Checkpoint of the metastore's log.")
+@dg.job(executor_def=dg.in_process_executor, tags=TAGS, description="Checkpoint of the metastore's log.")
 def checkpoint_metastore() -> None:
     """One step."""
     checkpoint_op()
 
 
-@dg.job(executor_def=dg.in_process_executor, tags=_TAGS, description="Backup of the metastore.")
+@dg.job(executor_def=dg.in_process_executor, tags=TAGS, description="Backup of the metastore.")
 def backup_metastore() -> None:
     """One step."""
     backup_op()
@@ -211,13 +211,14 @@ def _later_run(context: dg.ScheduleEvaluationContext, job: str) -> str | None:
     return None
 
 
-def _clocked(job: dg.JobDefinition, cron: str, op: str) -> dg.ScheduleDefinition:
+def clocked(job: dg.JobDefinition, cron: str, op: str) -> dg.ScheduleDefinition:
+    """A schedule with the head's rules for a job of this one op, which waits a little."""
     return scheduled(job, cron, job.description or "", {"ops": {op: {"config": {"jitter_s": JITTER_S}}}})
 
 
 SCHEDULES = [
-    _clocked(snapshot_pipelines, "0 * * * *", SNAPSHOT_OP),
-    _clocked(collect_snapshots, "20 3 * * *", COLLECT_OP),
-    _clocked(checkpoint_metastore, "10 2 * * *", CHECKPOINT_OP),
-    _clocked(backup_metastore, "50 1 * * *", BACKUP_OP),
+    clocked(snapshot_pipelines, "0 * * * *", SNAPSHOT_OP),
+    clocked(collect_snapshots, "20 3 * * *", COLLECT_OP),
+    clocked(checkpoint_metastore, "10 2 * * *", CHECKPOINT_OP),
+    clocked(backup_metastore, "50 1 * * *", BACKUP_OP),
 ]

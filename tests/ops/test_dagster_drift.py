@@ -21,7 +21,7 @@ __all__ = ["instance", "world"]
 def check(instance: dg.DagsterInstance) -> dict[str, tuple[bool, str]]:
     """Run the schedule's job; each table's verdict and what differs."""
     repository = build_definitions(settings_now()).get_repository_def()
-    schedule = repository.get_schedule_def("check_drift")
+    schedule = repository.get_schedule_def("compare_with_the_world_by_the_clock")
     result = repository.get_job(schedule.job_name).execute_in_process(instance=instance)
     return {
         evaluation.asset_key.to_user_string(): (evaluation.passed, str(evaluation.metadata["differences"].value))

@@ -74,8 +74,9 @@ def test_every_schedule_and_check_is_loaded(world: World) -> None:
     dg.Definitions.validate_loadable(definitions)
     repository = definitions.get_repository_def()
     names = {schedule.name for schedule in repository.schedule_defs}
-    jobs = ("snapshot_pipelines", "collect_snapshots", "checkpoint_metastore", "backup_metastore", "check_health")
-    assert {*(f"{job}_by_the_clock" for job in (*jobs, "verify_sample")), "check_drift"} == names
+    jobs = ("snapshot_pipelines", "collect_snapshots", "checkpoint_metastore", "backup_metastore", "delete_old_runs")
+    checked = ("check_health", "verify_sample", "compare_with_the_world")
+    assert {f"{job}_by_the_clock" for job in (*jobs, *checked)} == names
     checks = {key.name for key in repository.asset_graph.asset_check_keys}
     assert {"fresh", "lag", "driver", "snapshot_age", "dead_letters", "verification", "drift"} == checks
 
