@@ -19,10 +19,9 @@ Read = Callable[[pa.BinaryArray], pa.BinaryArray]
 
 
 class CommittedHashes:
-    """`read` gives the committed states of some keys, null where there is none."""
+    """Those of the keys that `add` was given."""
 
-    def __init__(self, read: Read) -> None:
-        self._read = read
+    def __init__(self) -> None:
         self._keys: list[pa.BinaryArray] = []
         self._hashes: list[Hashes] = []
 
@@ -36,10 +35,13 @@ class CommittedHashes:
             self._keys.append(keys)
             self._hashes.append(column_hashes(keys, states))
 
-    def of(self, keys: pa.BinaryArray) -> Hashes:
-        """The hash of each key's entry, 0 where there is none; no key comes twice. What is not known is read."""
+    def of(self, keys: pa.BinaryArray, read: Read) -> Hashes:
+        """The hash of each key's entry, 0 where there is none; no key comes twice. What is not known is read.
+
+        `read` gives the committed states of some keys, null where there is none.
+        """
         if not self._keys:
-            return column_hashes(keys, self._read(keys))
+            return column_hashes(keys, read(keys))
         rows = rows_of(keys, pa.concat_arrays(self._keys))
         rest = np.count_nonzero(rows >= 0)
         if rest < len(rows):
@@ -50,5 +52,5 @@ class CommittedHashes:
         hashes[known] = np.concatenate(self._hashes)[rows[known]]
         if not known.all():
             unknown = keys.filter(pa.array(~known))
-            hashes[~known] = column_hashes(unknown, self._read(unknown))
+            hashes[~known] = column_hashes(unknown, read(unknown))
         return hashes

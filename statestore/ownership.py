@@ -6,6 +6,8 @@ leave a newer owner alone, and after it, because one may have come in between; t
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from statestore.batches import BatchesLog, Position
 from statestore.config import KafkaConfig, TaskSpec
 from statestore.errors import Fenced
@@ -49,10 +51,13 @@ def own(
     transactional_id = spec.transactional_id
     # It connects meanwhile.
     producer = TransactionalProducer(config, transactional_id, transactions=transactions)
-    require_newest(log, epoch, transactional_id)
-    reach("own.before-init")
-    producer.init()
-    reach("own.after-init")
-    standing = log.standing(spec.number)
-    _require(standing.newest_epoch, epoch, transactional_id)
+    with ExitStack() as undo:
+        undo.callback(producer.close)
+        require_newest(log, epoch, transactional_id)
+        reach("own.before-init")
+        producer.init()
+        reach("own.after-init")
+        standing = log.standing(spec.number)
+        _require(standing.newest_epoch, epoch, transactional_id)
+        undo.pop_all()
     return producer, standing.position

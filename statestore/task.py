@@ -131,7 +131,7 @@ class Task:
         self._stream_times: dict[int, int] = {}
         # The segment of which a part has expired and is deleted, and the last key of that.
         self._swept: tuple[str, bytes] | None = None
-        self._hashes = CommittedHashes(self._committed)
+        self._hashes = CommittedHashes()
         self._cache = EntryCache(rocks.entry_cache_bytes)
         self._result_partitions = 1
         self._staged: Staged | None = None
@@ -437,7 +437,7 @@ class Task:
         if not pieces:
             return changed(self.digest, added=(), taken=gone)
         added = sum(int(column_hashes(keys, states).sum()) for keys, states in pieces)
-        taken = int(self._hashes.of(pa.concat_arrays([keys for keys, _ in pieces])).sum())
+        taken = int(self._hashes.of(pa.concat_arrays([keys for keys, _ in pieces]), self._committed).sum())
         return changed(self.digest, added=[added], taken=[taken, *gone])
 
     def _put(self, staged: Staged) -> None:

@@ -41,12 +41,11 @@ class Admin(Asking):
         timeout = self._config.request_timeout_s
         futures = self._admin.describe_topics(ck.TopicCollection(list(names)), request_timeout=timeout)
         for name, future in futures.items():
-            try:
-                about = future.result()
-            except ck.KafkaException as raised:
-                if raised.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue
-                raise
+            # Raised here it would be in a cycle with the futures, and with the client.
+            error = future.exception()
+            if isinstance(error, ck.KafkaException) and error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                continue
+            about = future.result()
             found[name] = Topic(name, str(about.topic_id), len(about.partitions))
         return found
 

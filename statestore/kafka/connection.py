@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import confluent_kafka as ck
@@ -93,17 +93,32 @@ def ask(
     admin: AdminClient | ck.Consumer, config: KafkaConfig, what: str, question: Callable[[], Answer], **fields: object
 ) -> Answer:
     """The answer of an admin request, asked again within the time limit; then `Unavailable`."""
-    again = Retrying(
+    try:
+        answer: Answer = _asking(config.request_timeout_s)(_answer, admin, question)
+        return answer
+    except ck.KafkaException as raised:
+        raise unavailable(what, raised.args[0].str(), config, **fields) from raised.with_traceback(None)
+
+
+@cache
+def _asking(seconds: float) -> Retrying:
+    """One for every question: each is in a cycle, so with a question of its own in it a client would outlive its last use."""
+    return Retrying(
         retry=retry_if_exception(may_pass),
-        stop=stop_after_delay(config.request_timeout_s),
+        stop=stop_after_delay(seconds),
         wait=wait_exponential_jitter(multiplier=0.05, max=1.0),
-        before_sleep=lambda _: _refresh(admin),
+        before_sleep=lambda state: _refresh(state.args[0]),
         reraise=True,
     )
+
+
+def _answer(_: AdminClient | ck.Consumer, question: Callable[[], Answer]) -> Answer:
     try:
-        return again(question)
+        return question()
     except ck.KafkaException as raised:
-        raise unavailable(what, raised.args[0].str(), config, **fields) from raised
+        # Its traceback holds the client, and is held by the futures that it goes through.
+        raised.__traceback__ = None
+        raise
 
 
 def _refresh(admin: AdminClient | ck.Consumer) -> None:

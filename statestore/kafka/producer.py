@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,9 @@ class TransactionalProducer:
         self.transactional_id = transactional_id
         self._transactions = transactions
         self._config = config
-        self._last_error: str | None = None
+        # The client calls back into what does not lead to it: in a cycle it would outlive its last use, with its threads.
+        self._errors: deque[ck.KafkaError] = deque(maxlen=1)
+        self._closed = False
         self._members: dict[str, object] = {}
         self._producer = ck.Producer(
             {
@@ -90,12 +93,9 @@ class TransactionalProducer:
                 "compression.type": "lz4",
                 "queue.buffering.max.messages": 2_000_000,
                 "queue.buffering.max.kbytes": 512 * 1024,
-                "error_cb": self._remember,
+                "error_cb": self._errors.append,
             }
         )
-
-    def _remember(self, error: ck.KafkaError) -> None:
-        self._last_error = str(error)
 
     def _bounded(self, what: str, call: Callable[[float], object]) -> None:
         """Run `call(timeout_s)` until it succeeds, retrying what the client calls retriable within the time limit."""
@@ -189,9 +189,8 @@ class TransactionalProducer:
         deadline = time.monotonic() + self._config.request_timeout_s
         while remaining := self._flush_some():
             if time.monotonic() >= deadline:
-                raise unavailable(
-                    "delivery of records", self._last_error or "time-out", self._config, undelivered=remaining
-                )
+                last = str(self._errors[-1]) if self._errors else "time-out"
+                raise unavailable("delivery of records", last, self._config, undelivered=remaining)
 
     def _flush_some(self) -> int:
         """Wait up to a second; gives how many records are still on their way."""
@@ -250,7 +249,8 @@ class TransactionalProducer:
                 f"producer hangs: {what}", seconds=round(timeout_s, 1), transactional_id=self.transactional_id
             )
         if raised:
-            raise raised[0]
+            # Left in the list it would be in a cycle with the client.
+            raise raised.pop()
 
     def _member(self, group: str) -> object:
         """What names the group in a commit from outside of it."""
@@ -276,8 +276,27 @@ class TransactionalProducer:
             self._bounded("abort_transaction", self._producer.abort_transaction)
 
     def close(self) -> None:
-        """Forget the producer without waiting for Kafka. An open transaction is left to the next owner's `init`."""
+        """Forget the producer without waiting for Kafka. An open transaction is left to the next owner's `init`.
+
+        Does nothing the second time.
+        """
+        if self._closed:
+            return
+        self._closed = True
         self._producer.purge()
+        # What was queued is in reports now, which are freed as they are given out.
+        while self._gives_out():
+            pass
+        # With its last reference go its threads, connections and queue.
+        del self._producer
+
+    def _gives_out(self) -> bool:
+        """Take reports and errors of the client; False if there were none."""
+        try:
+            return self._producer.poll(0) > 0
+        except ck.KafkaException:
+            # A fatal error is raised, and what comes behind it waits for the next call.
+            return True
 
 
 def _raising(raised: ck.KafkaException) -> Callable[[float], object]:

@@ -214,8 +214,8 @@ def test_an_attempt_that_is_made_again_does_not_hold_what_the_one_before_has_rea
     made: list[Watched] = []
 
     class Watched(CommittedHashes):
-        def __init__(self, read: Any) -> None:
-            super().__init__(read)
+        def __init__(self) -> None:
+            super().__init__()
             made.append(self)
 
         @property
