@@ -36,6 +36,8 @@ SCHEMA = pa.schema(
     ]
 )
 _DIGITS = 20
+# Of values in one file: all of it is in memory as it is made, and as it is read.
+_FILE_BYTES = 128 * 1024 * 1024
 _END = b"rollforward.end"
 _WRITER = b"rollforward.writer"
 Progress = Callable[[str, str], None]
@@ -164,6 +166,8 @@ def _archive(
             hint="archive more often than the topic's retention; to begin anew set another archive_url",
         )
     total = files = 0
+    if at >= end:
+        return Archived(name, partition, first, at, total, files)
     for until, records in _cut(reader.read(name, partition, start=at, end=end), end, records_max):
         tell(f"{name} {partition}", f"{until:,} of {end:,}")
         if not archive.put(partition, at, until, records):
@@ -175,15 +179,21 @@ def _archive(
 
 
 def _cut(chunks: Iterable[list[Record]], end: int, records_max: int) -> Iterator[tuple[int, list[Record]]]:
-    """Files' records, each with the offset where its file ends; offsets without records belong to the file before them."""
+    """Files' records, each with the offset where its file ends; offsets without records belong to the file before them.
+
+    Where nothing but such has come, as of aborted transactions, they make a file without records: retention may delete
+    them before the next one, and nobody could tell any more that nothing is missing.
+    """
     held: list[Record] = []
+    held_bytes = 0
     for chunk in chunks:
-        held += chunk
-        while len(held) > records_max:
-            now, held = held[:records_max], held[records_max:]
-            yield held[0].offset, now
-    if held:
-        yield end, held
+        for record in chunk:
+            if len(held) >= records_max or held_bytes >= _FILE_BYTES:
+                yield record.offset, held
+                held, held_bytes = [], 0
+            held.append(record)
+            held_bytes += len(record.value or b"")
+    yield end, held
 
 
 # Reading.

@@ -165,7 +165,9 @@ class Settings(BaseSettings):
     archive_url: str = Field(
         OFF, description="archive of source topics as Parquet: s3://bucket/prefix, file:///folder, or off"
     )
-    archive_file_records: Annotated[int, Field(ge=1)] = Field(200_000, description="records of one file at the most")
+    archive_file_records: Annotated[int, Field(ge=1)] = Field(
+        200_000, description="records of one file at the most, which ends at 128 MiB of values as well"
+    )
     s3_endpoint_url: str = Field("", description="an S3 server that is not Amazon's; the local stack's by default")
     s3_region: str = Field("", description="region; default: as boto3 finds it")
     s3_addressing: Literal["auto", "path", "virtual"] = Field("auto", description="how a bucket is addressed")

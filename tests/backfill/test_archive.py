@@ -7,7 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import confluent_kafka as ck
 import dagster as dg
 import pytest
 
@@ -16,16 +19,20 @@ from ops.dagster.archive import archive_assets
 from ops.dagster.deployed import read_deployed
 from ops.dagster.resetting import reset_pipeline
 from ops.environment import driver_environment
+from pipelines import archive as archive_module
+from pipelines.engine.input import PartsInTurn
+from pipelines.engine.source import SourceTopic
 from pipelines.metastore.embedded import want
 from pipelines.registry import RUNNING, STOPPED
 from pipelines.settings import Settings
 from statestore.errors import Unrecoverable
 from statestore.failpoints import arm, is_armed
 from statestore.kafka.admin import Admin
-from statestore.kafka.reader import Reader
+from statestore.kafka.reader import Reader, Record
 from tests.backfill.archiving import archive, cli, require_kafka_s
 from tests.backfill.visits import DAY_MS, FIRST_MS, SQL, Cell, Visits, await_shown, stored
 from tests.support.pipeline import PipelineUnderTest
+from tests.support.transactions import await_ended
 from tests.support.waiting import await_
 
 
@@ -85,6 +92,49 @@ def test_every_record_is_archived_once_whatever_kills_the_archiver(
     with pytest.raises(Unrecoverable, match="before they were archived"):
         archive(archiving, visits.topic)
     pipeline.close()
+
+
+def transaction(kafka: str, topic: str, count: int, *, commit: bool) -> None:
+    """So many records in partition 0, and behind them the marker of their transaction's end."""
+    producer = ck.Producer({"bootstrap.servers": kafka, "transactional.id": f"{topic}-archive"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for _ in range(count):
+        producer.produce(topic, b"{}", partition=0)
+    producer.flush(60)
+    (producer.commit_transaction if commit else producer.abort_transaction)()
+    await_ended(kafka, topic, partitions=2)
+
+
+def test_what_only_aborted_transactions_have_written_is_archived_as_nothing(
+    archiving: Settings, visits: Visits, kafka: str
+) -> None:
+    topic, admin = visits.topic, Admin(archiving.kafka_config())
+    transaction(kafka, topic, 100, commit=True)
+    assert [(0, 101, 100), (0, 0, 0)] == archive(archiving, topic)
+    transaction(kafka, topic, 100, commit=False)
+    assert (0, 202, 0) == archive(archiving, topic)[0]
+    # Retention takes them, and nothing is missing.
+    admin.trim(topic, 0, before=202)
+    transaction(kafka, topic, 1, commit=True)
+    assert (0, 204, 1) == archive(archiving, topic)[0]
+    query: Any = SimpleNamespace(name="q", stateless=False, source=SimpleNamespace(topic=topic))
+    source = SourceTopic(query, archiving.kafka_config(), accept_loss=False, archive=archiving.archive_config())
+    source.look()
+    assert () == source.deleted({0: 50, 1: 0}, source.begins())
+    [part] = source.parts((source.range(0, 50, 204),))
+    # The first file's rest, none of the second, and of the third what Kafka has as well.
+    assert isinstance(part, PartsInTurn)
+    assert 50 == sum(len(block) for block in part.parts[0].records())
+
+
+def test_a_file_of_large_values_has_fewer_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_module, "_FILE_BYTES", 1_000)
+    chunks = [[Record(b"k", b"x" * size, at, 0) for at, size in enumerate((400, 400, 400, 10, 2_000, 10))]]
+    cut = [(end, [len(r.value or b"") for r in records]) for end, records in archive_module._cut(chunks, 9, 100)]
+    assert [(3, [400, 400, 400]), (5, [10, 2_000]), (9, [10])] == cut
+    counted = [(end, len(records)) for end, records in archive_module._cut(chunks, 9, 2)]
+    assert [(2, 2), (4, 2), (5, 1), (9, 1)] == counted
 
 
 @pytest.mark.timeout(900)
