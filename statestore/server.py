@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -45,6 +46,8 @@ log = structlog.get_logger()
 STATES = pa.schema([("state", pa.binary())])
 ENTRIES = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _QUERY_ROWS = 5_000
+# What a server that is told to end gives the calls under way; most take less.
+_CALLS_END_S = 3.0
 
 
 class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -304,19 +307,25 @@ def serve(config: ServerConfig, until: Callable[[], object] | None = None) -> No
     """Serve until SIGTERM, or until `until` has returned; then end the process."""
     keep_pandas_out()
     allocator.give_back_often()
+    # Of all ways to wait the one that a signal's handler may end whatever it interrupts. In `server.wait` none runs.
+    ended: SimpleQueue[None] = SimpleQueue()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: ended.put(None))
     server = StoreServer(config)
 
     def end() -> None:
         assert until is not None
         until()
-        server.shutdown()
+        ended.put(None)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown, daemon=True).start())
     if until is not None:
         threading.Thread(target=end, daemon=True).start()
     log.info("store server ready", server=config.name, address=config.address, pid=os.getpid())
-    server.wait()
+    ended.get()
+    # It waits for the calls under way, of which one may wait for a client that sends no more.
+    shutdown = threading.Thread(target=server.shutdown, daemon=True)
+    shutdown.start()
+    shutdown.join(_CALLS_END_S)
     server.close_tasks()
     if not channel.is_remote(config.address):
         Path(config.address).unlink(missing_ok=True)
