@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.engine.arrowtypes import arrow_type
-from pipelines.engine.jsonfields import JsonFields, Rows, are_known
+from pipelines.engine.jsonfields import JsonFields, Rows, are_known, with_constants
 from pipelines.engine.jsonlines import joined
 from pipelines.engine.values import value_reader
 from pipelines.plan import Source
@@ -82,7 +82,8 @@ class BlockValues:
             try:
                 columns_read = self._fields.parse(text, values)
                 if columns_read is not None:
-                    found.pieces.append(columns_read)
+                    bad = with_constants(text, values)
+                    found.pieces.append(columns_read if bad is None else _without(columns_read, bad, first, found))
                     return
             except pa.ArrowInvalid as error:
                 reason = f"value does not fit the columns: {str(error).splitlines()[0]}"
@@ -119,3 +120,10 @@ class BlockValues:
                 found.reasons[first + row] = reason or f"value does not fit the columns: {error}"
                 rows.append([None] * len(self._types))
         found.pieces.append([pa.array([row[i] for row in rows], kind) for i, kind in enumerate(self._types)])
+
+
+def _without(columns: list[pa.Array], bad: pa.BooleanArray, first: int, found: _Found) -> list[pa.Array]:
+    """The columns, null in the rows that are bad for a constant."""
+    for row in np.flatnonzero(bad.to_numpy(zero_copy_only=False)).tolist():
+        found.reasons[first + row] = "value does not fit the columns: NaN and Infinity are not JSON"
+    return [pc.if_else(bad, pa.scalar(None, column.type), column) for column in columns]

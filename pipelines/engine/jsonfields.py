@@ -8,7 +8,6 @@ value the text is searched for another spelling of its name, and read again with
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -22,7 +21,7 @@ import pyarrow.json as paj
 
 from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.jsonlines import lines
-from pipelines.engine.values import fields_once, usual_spellings, whole_decimal
+from pipelines.engine.values import exact_json, usual_spellings, whole_decimal
 from pipelines.plan import Column
 
 Rows = npt.NDArray[np.int64]
@@ -34,6 +33,9 @@ _UNLIKE_MAX = 3
 _PROBES = 8
 # Of one column. More are read one by one.
 _SPELLINGS_MAX = 12
+# What Arrow's reader takes and JSON does not have, outside of texts.
+_CONSTANTS = (b"NaN", b"Inf")
+_WITH_CONSTANT = r'^(?:[^"]|"(?:[^"\\]|\\.)*")*(?:NaN|Inf)'
 # A field's name in any case; where it stands in another object that does no harm.
 _NAMED = r'"(%s)"[ \t\n\r]*:'
 
@@ -145,7 +147,7 @@ class JsonFields:
     def _parse_exactly(self, text: bytes) -> pa.Table:
         """The same by Python's own reader, which keeps every digit: Arrow's takes decimals from JSON strings alone."""
         try:
-            rows = [json.loads(line, parse_float=Decimal, object_pairs_hook=fields_once) for line in text.split(b"\n")]
+            rows = [exact_json(line) for line in text.split(b"\n")]
             columns = {
                 name: pa.array([_exact(row.get(name), kind) for row in rows], kind)
                 for names, kind in zip(self._spellings, self._types, strict=True)
@@ -169,6 +171,15 @@ class JsonFields:
         if expected != list(self._expected):
             self._expect(expected)
         return picked
+
+
+def with_constants(text: bytes, values: pa.BinaryArray) -> pa.BooleanArray | None:
+    """Which of the values, the lines of the text, that Arrow has read have NaN or Infinity for a number; None if none has."""
+    # A single byte is found a hundred times quicker, and few texts have it.
+    if not any(constant[:1] in text and constant in text for constant in _CONSTANTS):
+        return None
+    found = pc.match_substring_regex(values, _WITH_CONSTANT)
+    return found if found.true_count else None
 
 
 def _in_order(name: str, spellings: set[str]) -> list[str]:

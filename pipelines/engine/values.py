@@ -11,6 +11,8 @@ import base64
 import binascii
 import csv
 import json
+import math
+import re
 from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
@@ -26,6 +28,8 @@ _DIGITS = Context(prec=PRECISION_MAX)
 _BITS = {"int": 31, "date": 31, "time": 31, "bigint": 63, "timestamp": 63}
 # Of any whole number that fits 64 bits. 1e999999999 is a short text, and its digits are not written out.
 _EXPONENT_MAX = 18
+
+_NOT_FINITE = re.compile(r"[+-]?(NaN|Infinity|.*[0-9].*)")
 
 
 def value_reader(source: Source, columns: Sequence[Column]) -> Reader:
@@ -52,13 +56,16 @@ def _reader(form: str, delimiter: str, columns: Sequence[Column], *, wrapped: bo
 
 def _json(raw: bytes) -> Any:
     # Given bytes, it would take UTF-16 and half pairs of surrogates, too. A byte order mark may be ignored (RFC 8259).
-    return json.loads(
-        raw.decode("utf-8-sig"), parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=fields_once
-    )
+    return exact_json(raw.decode("utf-8-sig"))
 
 
-def fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A hook of JSON's reader. Raises ValueError for an object that has a field twice."""
+def exact_json(text: str | bytes) -> Any:
+    """What the text says, with every digit. Raises ValueError for what is no JSON, and for a field that is given twice."""
+    return json.loads(text, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_fields_once)
+
+
+def _fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A hook of JSON's reader."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError("a field is given twice")
@@ -111,7 +118,7 @@ def fitted(value: Any, type_: SqlType) -> Any:
     if kind in _BITS:
         return _integer(value, kind)
     if kind == "double":
-        return float(_number(value))
+        return _double(value)
     if kind == "decimal":
         return whole_decimal(value, type_.precision, type_.scale)
     if kind == "bytes":
@@ -155,7 +162,23 @@ def _boolean(value: Any) -> bool:
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
         raise ValueError(f"{type(value).__name__} is no number")  # noqa: TRY004  # it is data
-    return value.strip() if isinstance(value, str) else value
+    return _plain(value) if isinstance(value, str) else value
+
+
+def _plain(text: str) -> str:
+    """The text of a number. Python reads some as numbers that Java does not: digits with `_` between them, or of other scripts."""
+    if "_" in text or not text.isascii():
+        raise ValueError(f"{text!r} is no number")
+    return text.strip()
+
+
+def _double(value: Any) -> float:
+    plain = _number(value)
+    number = float(plain)
+    # Java knows these words in one spelling, Python in any, and `inf` too. Digits may be too many for a finite number.
+    if isinstance(plain, str) and not math.isfinite(number) and not _NOT_FINITE.fullmatch(plain):
+        raise ValueError(f"{plain!r} is no number")
+    return number
 
 
 def _integer(value: Any, kind: str) -> int:
