@@ -227,15 +227,16 @@ class Reader(Asking):
                     span = spans[partition]
                     taken, ended_by = self._taken(chunk, span.stop)
                     if taken:
-                        deadline = time.monotonic() + self._config.request_timeout_s
                         span.next = taken[-1].offset() + 1  # type: ignore[operator]
                         yield taken
+                        # Behind that: how long the caller takes is not Kafka's silence.
+                        deadline = time.monotonic() + self._config.request_timeout_s
                     if ended_by is _Ended.AT_STOP:
                         del spans[partition]
                     if ended_by is _Ended.ASTRAY:
                         self._require_present(topic, partition, span.next)
                         _assign(consumer, topic, spans)
-                if time.monotonic() >= deadline:
+                if spans and time.monotonic() >= deadline:
                     raise unavailable(
                         "read to the end of the log",
                         "time-out",

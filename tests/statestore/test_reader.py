@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,14 @@ def test_opening_a_task_asks_little(kafka: str, unique: str, tmp_path: Path, cap
     sent = re.findall(r"Sent (\w+)Request", capfd.readouterr().err)
     task.close()
     assert 10 < len(sent) <= REQUESTS_MAX, sent
+
+
+def test_a_caller_may_take_longer_than_kafka_may(config: KafkaConfig, topic: str) -> None:
+    reader = Reader(config)
+    reader._config = replace(config, request_timeout_s=1)
+    found = []
+    # Some chunks, each of which takes the caller longer than that.
+    for messages in reader._messages(topic, 0, 0, None, "read_committed", 2):
+        found += [message.value() for message in messages]
+        time.sleep(1.1)
+    assert [b"%d" % number for number in range(5)] == found
