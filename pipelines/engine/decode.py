@@ -25,8 +25,8 @@ from pipelines.sql.time_pattern import time_reader
 from pipelines.sql.types import parse_type
 
 Decoder = Callable[[Iterable[Records]], Iterator[pa.RecordBatch]]
-# Is given the records of a block, the bad ones among them, and the bytes of all values.
-Count = Callable[[int, int, int], None]
+# Is given the records of a block, the bad ones among them, how many have a value, and the bytes of all values.
+Count = Callable[[int, int, int, int], None]
 # Of records, by source partition and offset.
 Reasons = Mapping[tuple[int, int], str]
 
@@ -81,7 +81,8 @@ def decoder(
             columns.update(found)
             time, errors = times(records.times, columns, errors)
             errors = errors if reasons is None else pc.coalesce(reasons, errors)
-            count(len(records), len(errors) - errors.null_count, records.values.nbytes)
+            has_value = len(records) - records.values.null_count
+            count(len(records), len(errors) - errors.null_count, has_value, _bytes_of(records.values))
             raw = _raw(source.topic, records, _needs_raw(columns, errors, raw_if_null))
             places = [partitions(records), records.offsets] if source.places else []
             yield pa.RecordBatch.from_arrays(
@@ -90,6 +91,11 @@ def decoder(
             )
 
     return decode
+
+
+def _bytes_of(values: pa.BinaryArray) -> int:
+    """Of the values alone: what Arrow has besides for each record would make few values among many nulls look large."""
+    return pc.sum(pc.binary_length(values)).as_py() or 0
 
 
 def _refuse(records: Records, refused: Reasons) -> tuple[pa.Array, pa.Array | None, pa.Array | None]:

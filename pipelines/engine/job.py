@@ -42,14 +42,15 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """What a successful job has read and staged. `dead_letters` did not decode; `read_bytes` are those of all values.
+    """What a successful job has read and staged. `dead_letters` did not decode; `read_bytes` are those of the `values`.
 
-    `by_spark` is false where no job was needed.
+    `values` leaves out records whose value is null. `by_spark` is false where no job was needed.
     """
 
     records: int
     dead_letters: int
     results: tuple[TaskResult, ...]
+    values: int = 0
     read_bytes: int = 0
     by_spark: bool = True
 
@@ -60,30 +61,32 @@ class Counts:
 
     records: Accumulator[int]
     bad: Accumulator[int]
+    values: Accumulator[int]
     read_bytes: Accumulator[int]
 
     @property
-    def values(self) -> tuple[int, int, int]:
+    def so_far(self) -> tuple[int, int, int, int]:
         """What is counted so far."""
-        return self.records.value, self.bad.value, self.read_bytes.value
+        return self.records.value, self.bad.value, self.values.value, self.read_bytes.value
 
     @classmethod
     def of(cls, records: Input) -> Counts:
         """New ones, for a job over these records."""
         context = records.session.sparkContext
-        return cls(context.accumulator(0), context.accumulator(0), context.accumulator(0))
+        return cls(*(context.accumulator(0) for _ in range(4)))
 
-    def add(self, records: int, bad: int, read_bytes: int) -> None:
+    def add(self, records: int, bad: int, values: int, read_bytes: int) -> None:
         """Count one Arrow batch."""
         self.records.add(records)
         self.bad.add(bad)
+        self.values.add(values)
         self.read_bytes.add(read_bytes)
 
-    def staged(self, rows: list[Row], before: tuple[int, int, int] = (0, 0, 0)) -> StagedBatch:
+    def staged(self, rows: list[Row], before: tuple[int, int, int, int] = (0, 0, 0, 0)) -> StagedBatch:
         """The result of a job, from its rows of `RESULT_DDL`, and from what was counted `before` it."""
         results = tuple(TaskResult(row.task, row.attempt, row.rows, row.dropped) for row in rows)
-        records, bad, read_bytes = map(sub, self.values, before)
-        return StagedBatch(records, bad, results, read_bytes)
+        records, bad, values, read_bytes = map(sub, self.so_far, before)
+        return StagedBatch(records, bad, results, values, read_bytes)
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Prepared:
 
     def run(self, turn: Turn) -> StagedBatch:
         """Run it for a turn."""
-        before = self.counts.values
+        before = self.counts.so_far
         turn.announce(self.frame.sparkSession.sparkContext)
         # A frame of its own each time: one that has run keeps its plan, the files of its shuffle and so its results.
         return self.counts.staged(collected(self.frame.select("*"), large=self.large_rows), before)

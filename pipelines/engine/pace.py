@@ -9,9 +9,10 @@ A batch lasts its target behind a backlog, too. Who would rather catch up sooner
 for what is before it, hardly for its own batch, and a larger one combines more records of a key. Then a batch may last a
 tenth of what the backlog will take, up to the time that is allowed.
 
-Bytes are bounded by the mean size of values in the batch before. The first batch has none before it, and one behind nulls
-alone none that tells: where it could be too large if its records were as large as brokers take them, a sample of its records
-says how large they are.
+Bytes are bounded by the mean size of values in the batch before, for every offset: of a compacted topic, or among nulls,
+few offsets have a value, and the next ones may all have one. The first batch has none before it, and one behind nulls alone
+none that tells: where it could be too large if its records were as large as brokers take them, a sample of its records says
+how large they are.
 
 The bound moves by at most a factor of two a batch. Spark's first batch is not learnt from: it is mostly the compiler's
 work.
@@ -60,6 +61,8 @@ class Pace:
         self._bounds = bounds
         self._records = float(min(_FIRST_RECORDS, bounds.records))
         self._record_bytes: float | None = None
+        # By batches, of which one lowers it by no more than the factor: few values may be small by chance.
+        self._shown_bytes = 0.0
         self._fixed_s: float | None = None
         self._warm = False
         self._seen: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
@@ -81,16 +84,22 @@ class Pace:
         return offsets * (self._record_bytes or 0)
 
     def expect(self, record_bytes: float | None) -> None:
-        """Take this for the size of a record's value until a batch has shown it; None for the largest there is."""
-        self._record_bytes = _LARGEST_BYTES if record_bytes is None else record_bytes
+        """Take this for the size of a record's value until a batch has shown it, or what batches have shown, if that is more.
 
-    def took(self, *, offsets: int, read_bytes: int, seconds: float, left: int = 0, by_spark: bool = True) -> None:
-        """Learn from a finished batch, which has left so many offsets of the backlog."""
+        None is the largest there is.
+        """
+        self._record_bytes = _LARGEST_BYTES if record_bytes is None else max(record_bytes, self._shown_bytes)
+
+    def took(
+        self, *, offsets: int, values: int, read_bytes: int, seconds: float, left: int = 0, by_spark: bool = True
+    ) -> None:
+        """Learn from a finished batch, whose `values` were so many bytes, and that has left so many offsets of the backlog."""
         if offsets <= 0:
             return
         full = offsets >= _FULL * self.offsets
+        self._shown_bytes = max(read_bytes / values if values else 0.0, self._shown_bytes / _FACTOR)
         # Nulls, and offsets that are no records, tell nothing of the next ones, which may be large.
-        self._record_bytes = read_bytes / offsets if read_bytes else None
+        self._record_bytes = self._shown_bytes if values else None
         if by_spark and not self._warm:
             self._warm = True
         elif full:

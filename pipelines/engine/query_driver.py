@@ -288,6 +288,7 @@ class QueryDriver:
         seconds = time.monotonic() - started
         self._pace.took(
             offsets=count_offsets(planned.ranges),
+            values=staged.values,
             read_bytes=staged.read_bytes,
             # What a search for records that fail took says nothing of other batches.
             seconds=seconds - searched_s,

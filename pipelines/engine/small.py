@@ -52,12 +52,12 @@ class SmallBatches:
 
         `at` does a task's work at the address of its server, and gives it up with that.
         """
-        counted: list[tuple[int, int, int]] = []
+        counted: list[tuple[int, int, int, int]] = []
         tasks: dict[int, list[pa.RecordBatch]] = {}
 
-        def count(records: int, bad: int, read_bytes: int) -> None:
-            counted.append((records, bad, read_bytes))
-            if sum(found for _, _, found in counted) > most_bytes:
+        def count(records: int, bad: int, values: int, read_bytes: int) -> None:
+            counted.append((records, bad, values, read_bytes))
+            if sum(found for *_, found in counted) > most_bytes:
                 raise TooLarge(f"small batch has more than {most_bytes} bytes")
 
         for part in parts:
@@ -73,8 +73,8 @@ class SmallBatches:
                     for task, rows in tasks.items()
                 ]
                 results = tuple(result for staged in found for result in staged.result())
-        records, bad, read_bytes = (sum(each) for each in zip((0, 0, 0), *counted, strict=True))
-        return StagedBatch(records, bad, results, read_bytes, by_spark=False)
+        records, bad, values, read_bytes = (sum(each) for each in zip((0, 0, 0, 0), *counted, strict=True))
+        return StagedBatch(records, bad, results, values, read_bytes, by_spark=False)
 
     def _stage(self, exchange: Exchange, place: Place, rows: list[pa.RecordBatch]) -> list[TaskResult]:
         step = self.step(lambda: exchange, lambda: place)

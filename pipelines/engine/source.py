@@ -118,7 +118,7 @@ class SourceTopic:
         return Range(self.topic.name, self.topic.topic_id, partition, start, end)
 
     def value_bytes(self, ranges: tuple[Range, ...]) -> float | None:
-        """About how many bytes a value in these ranges has, by a few records of them; None where none was met.
+        """About how many bytes a value in these ranges has, by a few records of them; None where none was met, 0 for nulls.
 
         Looks at the beginning and the end of the ranges that hold most, and gives the larger mean.
         """
@@ -130,8 +130,9 @@ class SourceTopic:
                 for start in {begin, max(begin, r.end - _SAMPLED_RECORDS)}:
                     end = min(start + _SAMPLED_RECORDS, r.end)
                     chunks = reader.read(r.topic, r.partition, start=start, end=end) if end > start else ()
-                    sizes = [len(record.value or b"") for chunk in chunks for record in chunk]
-                    means += [fmean(sizes)] if sizes else []
+                    values = [record.value for chunk in chunks for record in chunk]
+                    # A few among many nulls are as large as they are.
+                    means += [fmean(map(len, filter(None, values)))] if any(values) else [0.0] if values else []
         return max(means, default=None)
 
     def deleted(self, starts: dict[int, int], begins: dict[int, int]) -> tuple[Range, ...]:

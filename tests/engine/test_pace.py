@@ -18,7 +18,12 @@ def settled(
     for number in range(40):
         taken = pace.offsets
         seconds = (overhead_s + taken / records_per_s) * chance.uniform(1 - noise, 1 + noise)
-        pace.took(offsets=taken, read_bytes=taken * record_bytes, seconds=seconds + (5.0 if number == 0 else 0.0))
+        pace.took(
+            offsets=taken,
+            values=taken,
+            read_bytes=taken * record_bytes,
+            seconds=seconds + (5.0 if number == 0 else 0.0),
+        )
     return taken, overhead_s + taken / records_per_s
 
 
@@ -49,7 +54,7 @@ def behind_a_backlog(catch_up_s: float, left_s: float) -> float:
     for _ in range(40):
         taken = pace.offsets
         seconds = 0.2 + taken / 300_000
-        pace.took(offsets=taken, read_bytes=0, seconds=seconds, left=int(left_s * taken / seconds))
+        pace.took(offsets=taken, values=0, read_bytes=0, seconds=seconds, left=int(left_s * taken / seconds))
     return seconds
 
 
@@ -70,7 +75,7 @@ def test_a_slow_start_behind_a_backlog_does_not_make_batches_small() -> None:
     for number in range(30):
         taken = pace.offsets
         seconds = 0.4 + 3.2e-4 * taken**0.66 if number >= len(warm_up) else warm_up[number]
-        pace.took(offsets=taken, read_bytes=0, seconds=seconds, left=6_000_000)
+        pace.took(offsets=taken, values=0, read_bytes=0, seconds=seconds, left=6_000_000)
     assert taken > 500_000
 
 
@@ -83,7 +88,7 @@ def test_costs_that_grow_less_than_their_size_do_not_drive_it_away(seed: int) ->
         taken = pace.offsets
         seconds = (0.3 + 2.4e-4 * taken**0.66) * chance.uniform(0.8, 1.2)
         lasted.append(warm_up[number] if number < len(warm_up) else seconds)
-        pace.took(offsets=taken, read_bytes=0, seconds=lasted[-1], left=6_000_000)
+        pace.took(offsets=taken, values=0, read_bytes=0, seconds=lasted[-1], left=6_000_000)
     assert 0.8 <= mean(lasted[-20:]) <= 1.5
 
 
@@ -96,17 +101,17 @@ def test_records_and_bytes_bound_a_batch_however_fast_it_is() -> None:
 def test_a_batch_is_never_empty_and_short_input_teaches_nothing() -> None:
     pace = Pace(Bounds(10**9, 1, 1.0))
     before = pace.offsets
-    pace.took(offsets=10, read_bytes=0, seconds=50.0)
+    pace.took(offsets=10, values=0, read_bytes=0, seconds=50.0)
     assert pace.offsets == before
-    pace.took(offsets=10, read_bytes=10_000, seconds=0.1)
+    pace.took(offsets=10, values=10, read_bytes=10_000, seconds=0.1)
     assert pace.offsets == 1
 
 
 def test_one_batch_moves_the_bound_by_a_factor_of_two_at_most() -> None:
     pace = Pace(Bounds(10**9, 10**12, 1.0))
-    pace.took(offsets=pace.offsets, read_bytes=0, seconds=100.0)
+    pace.took(offsets=pace.offsets, values=0, read_bytes=0, seconds=100.0)
     before = pace.offsets
-    pace.took(offsets=before, read_bytes=0, seconds=100.0)
+    pace.took(offsets=before, values=0, read_bytes=0, seconds=100.0)
     assert pace.offsets == before // 2
 
 
@@ -118,16 +123,16 @@ def test_partitions_share_a_batch_by_what_they_have() -> None:
 
 def test_the_first_job_of_spark_is_not_learnt_from_also_after_batches_without_one() -> None:
     pace = Pace(Bounds(10**9, 10**12, 1.0))
-    pace.took(offsets=100, read_bytes=0, seconds=0.05, by_spark=False)
+    pace.took(offsets=100, values=0, read_bytes=0, seconds=0.05, by_spark=False)
     before = pace.offsets
-    pace.took(offsets=before, read_bytes=0, seconds=6.0)
+    pace.took(offsets=before, values=0, read_bytes=0, seconds=6.0)
     assert before == pace.offsets
 
 
 def test_full_batches_without_spark_make_the_next_one_larger() -> None:
     pace = Pace(Bounds(10**9, 10**12, 1.0))
     before = pace.offsets
-    pace.took(offsets=before, read_bytes=0, seconds=0.1, by_spark=False)
+    pace.took(offsets=before, values=0, read_bytes=0, seconds=0.1, by_spark=False)
     assert pace.offsets > before
 
 
@@ -139,10 +144,42 @@ def test_before_anything_is_known_of_the_records_a_batch_that_may_be_too_large_i
     pace.expect(None)
     assert pace.offsets == 512
     # What a batch shows counts more.
-    pace.took(offsets=512, read_bytes=512, seconds=0.1)
+    pace.took(offsets=512, values=512, read_bytes=512, seconds=0.1)
     assert pace.offsets > 1_000 and not pace.is_guess(10**6)
     # One of nulls shows nothing: large records may come behind them. A sample of nulls is one all the same.
-    pace.took(offsets=512, read_bytes=0, seconds=0.1)
+    pace.took(offsets=512, values=0, read_bytes=0, seconds=0.1)
     assert pace.offsets > 1_000 and pace.is_guess(10**6)
     pace.expect(0.0)
     assert pace.offsets > 1_000 and not pace.is_guess(10**6)
+
+
+def after(batches: int, part: float, offsets_per_s: float) -> Pace:
+    """The pace after so many full batches, one of so many offsets of which has a value of 10 kB."""
+    pace = Pace(Bounds(4_000_000, 512 * 1024 * 1024, 1.0))
+    pace.expect(10_000.0)
+    for _ in range(batches):
+        offsets = pace.offsets
+        values = int(offsets * part)
+        seconds = 0.2 + offsets / offsets_per_s
+        pace.took(offsets=offsets, values=values, read_bytes=values * 10_000, seconds=seconds, left=10**9)
+    return pace
+
+
+@pytest.mark.parametrize("part", [0.01, 0.5, 1.0])
+def test_few_values_among_many_offsets_let_no_batch_be_too_large_once_all_have_one(part: float) -> None:
+    """As behind the compacted head of a topic, or behind many tombstones."""
+    assert after(14, part, 10**7).offsets * 10_000 <= 512 * 1024 * 1024
+
+
+def test_one_batch_lowers_the_size_of_a_value_by_a_factor_of_two_at_most() -> None:
+    pace = after(3, 1.0, 10**7)
+    assert 10_000 == pace.bytes_of(1)
+    pace.took(offsets=10, values=1, read_bytes=1, seconds=0.1)
+    assert 5_000 == pace.bytes_of(1)
+    # Nor do nulls, though a sample is asked for, which counts where it is larger.
+    pace.took(offsets=10, values=0, read_bytes=0, seconds=0.1)
+    assert pace.is_guess(10**6)
+    pace.expect(0.0)
+    assert 2_500 == pace.bytes_of(1)
+    pace.expect(20_000.0)
+    assert 20_000 == pace.bytes_of(1)
