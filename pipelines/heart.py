@@ -39,6 +39,7 @@ class Heart:
         self._registry = registry
         self._look = look
         self._on_beat = on_beat
+        self._metrics_port: int | None = None
         self._recomputes = Recomputes(registry.engine)
         # Queries with a period to be computed again, as the last beat has seen them.
         self._requested: frozenset[str] = frozenset()
@@ -49,14 +50,8 @@ class Heart:
 
     def start(self, *, metrics_port: int | None) -> None:
         """Begin the driver's row, and beat from now on. Raises what the registry raises."""
-        process = psutil.Process()
-        self._registry.driver_started(
-            self._pipeline,
-            pid=process.pid,
-            process_started=process.create_time(),
-            host=socket.gethostname(),
-            metrics_port=metrics_port,
-        )
+        self._metrics_port = metrics_port
+        self._begin_row()
         self._tell(self._look_for_requests)
         threading.Thread(target=self._beat, daemon=True, name="heartbeat").start()
 
@@ -104,14 +99,33 @@ class Heart:
     def _show(self) -> None:
         state, servers = self._look()
         with self._telling:
-            if not self._ended.is_set():
+            if self._ended.is_set() or self._write(state, servers):
+                return
+            if self._registry.driver(self._pipeline) is None:
+                # A database that was lost has come back empty: whoever finds no driver there starts another.
+                self._begin_row()
                 self._write(state, servers)
 
-    def _write(self, state: str, servers: list[dict[str, Any]], error: str = "") -> None:
-        self._registry.driver_seen(self._pipeline, pid=os.getpid(), state=state, error=error, servers=servers)
+    def _begin_row(self) -> None:
+        process = psutil.Process()
+        self._registry.driver_started(
+            self._pipeline,
+            pid=process.pid,
+            process_started=process.create_time(),
+            host=socket.gethostname(),
+            metrics_port=self._metrics_port,
+        )
+
+    def _write(self, state: str, servers: list[dict[str, Any]], error: str = "") -> bool:
+        return self._registry.driver_seen(self._pipeline, pid=os.getpid(), state=state, error=error, servers=servers)
 
     def _look_for_requests(self) -> None:
-        self._requested = self._recomputes.waiting(self._pipeline)
+        try:
+            self._requested = self._recomputes.waiting(self._pipeline)
+        except SQLAlchemyError:
+            # The stream asks for those that it is told of, and would wait for a registry that is away, at every turn.
+            self._requested = frozenset()
+            raise
 
     def _tell(self, step: Callable[[], object]) -> None:
         try:

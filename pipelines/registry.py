@@ -178,7 +178,7 @@ class Registry:
             )
 
     def driver_seen(self, pipeline: str, *, pid: int, state: str, error: str = "", servers: Any = None) -> bool:
-        """Heartbeat of the driver with this pid; False (and no effect) if the row is another driver's by now."""
+        """Heartbeat of the driver with this pid; False (and no effect) if the row is another driver's by now, or gone."""
         with self._session() as session:
             row = session.get(DriverRow, pipeline)
             if row is None or row.pid != pid:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete
+from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from pipelines import heart
 from pipelines.heart import Heart
-from pipelines.registry import Registry
+from pipelines.recomputes import Recomputes
+from pipelines.registry import DriverRow, Registry
 from pipelines.reports import Reports
 from tests.support.waiting import await_
 
@@ -43,11 +48,62 @@ def test_a_registry_that_does_not_answer_holds_nobody_up() -> None:
     answers.set()
 
 
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    registry = Registry(f"sqlite:///{tmp_path / 'registry.db'}")
+    yield registry
+    registry.close()
+
+
+def test_a_driver_that_runs_is_shown_again_after_its_database_was_lost(registry: Registry) -> None:
+    beats = Heart("p", registry, lambda: ("running", []), lambda: None)
+    beats.start(metrics_port=7)
+    with registry.engine.begin() as connection:
+        connection.execute(delete(DriverRow))
+    beats.beat_now()
+    await_("its row", lambda: (row := registry.driver("p")) is not None and row.state == "running", 10)
+    row = registry.driver("p")
+    assert row is not None
+    assert (os.getpid(), 7) == (row.pid, row.metrics_port)
+    # Another driver's row is left alone.
+    registry.driver_started("p", pid=1, process_started=0.0, host="there")
+    beats._show()
+    row = registry.driver("p")
+    assert row is not None
+    assert (1, "starting") == (row.pid, row.state)
+    beats.end("stopped", "")
+
+
+def test_while_the_registry_is_away_the_stream_is_told_of_no_request(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = threading.Event()
+    waiting = Recomputes.waiting
+
+    def asked(recomputes: Recomputes, pipeline: str) -> frozenset[str]:
+        if away.is_set():
+            raise OperationalError("select", {}, Exception("time-out"))
+        return waiting(recomputes, pipeline)
+
+    monkeypatch.setattr(Recomputes, "waiting", asked)
+    Recomputes(registry.engine).ask("p", "q", from_ms=0, to_ms=1, dry_run=False)
+    beats = Heart("p", registry, lambda: ("running", []), lambda: None)
+    beats.start(metrics_port=None)
+    assert beats.is_requested("q")
+    away.set()
+    beats.beat_now()
+    await_("none", lambda: not beats.is_requested("q"), 10)
+    away.clear()
+    beats.beat_now()
+    await_("the request", lambda: beats.is_requested("q"), 10)
+    beats.end("stopped", "")
+
+
 def test_a_registry_that_does_not_answer_any_more_does_not_keep_a_driver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heart, "_REPORTS_S", 0.3)
-    registry, answers = Registry(f"sqlite:///{tmp_path / 'registry.db'}"), threading.Event()
+    answers = threading.Event()
     beats = Heart("p", registry, lambda: ("running", []), lambda: None)
     beats.start(metrics_port=None)
     seen = registry.driver_seen
@@ -61,4 +117,3 @@ def test_a_registry_that_does_not_answer_any_more_does_not_keep_a_driver(
     # Should it answer yet, the last word is the last.
     answers.set()
     await_("the last word", lambda: (row := registry.driver("p")) is not None and row.state == "stopped", 10)
-    registry.close()
