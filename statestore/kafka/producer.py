@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
@@ -68,7 +69,7 @@ class TransactionalProducer:
         self._config = config
         # The client calls back into what does not lead to it: in a cycle it would outlive its last use, with its threads.
         self._errors: deque[ck.KafkaError] = deque(maxlen=1)
-        self._closed = False
+        self._begun = self._closed = False
         self._members: dict[str, object] = {}
         self._producer = ck.Producer(
             {
@@ -97,9 +98,9 @@ class TransactionalProducer:
             }
         )
 
-    def _bounded(self, what: str, call: Callable[[float], object]) -> None:
+    def _bounded(self, what: str, call: Callable[[float], object], limit_s: float | None = None) -> None:
         """Run `call(timeout_s)` until it succeeds, retrying what the client calls retriable within the time limit."""
-        deadline = time.monotonic() + self._config.request_timeout_s
+        deadline = time.monotonic() + (self._config.request_timeout_s if limit_s is None else limit_s)
         while True:
             try:
                 call(max(0.1, deadline - time.monotonic()))
@@ -136,6 +137,7 @@ class TransactionalProducer:
         """Begin a transaction."""
         if self._transactions:
             self._bounded("begin_transaction", lambda _: self._producer.begin_transaction())
+            self._begun = True
 
     def produce(
         self,
@@ -266,23 +268,32 @@ class TransactionalProducer:
         """Commit. `Unavailable` leaves the outcome unknown: only a new producer of the same id can tell."""
         if self._transactions:
             self._bounded("commit_transaction", self._producer.commit_transaction)
+            self._begun = False
         else:
             self.flush()
 
     def abort(self) -> None:
         """Abort the open transaction, dropping what was queued."""
+        self._abort(None)
+
+    def _abort(self, limit_s: float | None) -> None:
         self._producer.purge()
         if self._transactions:
-            self._bounded("abort_transaction", self._producer.abort_transaction)
+            self._bounded("abort_transaction", self._producer.abort_transaction, limit_s)
+            self._begun = False
 
-    def close(self) -> None:
-        """Forget the producer without waiting for Kafka. An open transaction is left to the next owner's `init`.
+    def close(self, *, abort_within_s: float = 0.0) -> None:
+        """Forget the producer.
 
-        Does nothing the second time.
+        An open transaction is aborted if Kafka does that in time. Else readers wait for it until the next owner's `init`,
+        or until it times out. Does nothing the second time.
         """
         if self._closed:
             return
         self._closed = True
+        if self._begun and abort_within_s > 0:
+            with suppress(RollforwardError):
+                self._abort(abort_within_s)
         self._producer.purge()
         # What was queued is in reports now, which are freed as they are given out.
         while self._gives_out():

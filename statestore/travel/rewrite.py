@@ -52,6 +52,8 @@ from statestore.version import ChangelogPosition
 
 # The longest that a broker allows unless it is told otherwise.
 _TRANSACTION_MS = 15 * 60 * 1000
+# It takes some ms; who interrupts a rewrite does not want to wait for a Kafka that is away.
+_ABORT_S = 5.0
 _TIME = struct.Struct(">q")
 Change = tuple[bytes, bytes | None]
 
@@ -240,10 +242,10 @@ class Rewrite:
             raise Unavailable("nothing was changed", batch=batch, error=cause, hint="try again") from cause
 
     def close(self) -> None:
-        """Release the tasks' folders and ids."""
+        """End what is open, so that no reader waits for it, and release the tasks' folders and ids."""
+        self._producer.close(abort_within_s=_ABORT_S)
         for task in self._tasks:
             task.close()
-        self._producer.close()
 
 
 def differences(current: Iterator[Entry], wanted: Iterator[Entry]) -> Iterator[Change]:

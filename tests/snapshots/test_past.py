@@ -5,21 +5,24 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from statestore.batches import POSITION
+from statestore.batches import POSITION, Planned
 from statestore.errors import InvalidInput
 from statestore.kafka.producer import TransactionalProducer
 from statestore.layouts.timestamped import pack
 from statestore.snapshots.manifest import Step
 from statestore.travel.known import BEGIN, Known
 from statestore.travel.past import OutOfReach
+from statestore.travel.rewrite import Rewrite
 from statestore.version import TaskDatabase
 from tests.snapshots.test_tombstones import EAGER, records
-from tests.support.task import COMPACT, TaskWorld, config_of
+from tests.support.task import COMPACT, PLAN, TaskWorld, config_of
+from tests.support.waiting import await_
 
 Model = dict[bytes, bytes]
 
@@ -176,6 +179,34 @@ def test_a_changelog_made_again_gives_no_tail(world: TaskWorld, tmp_path: Path) 
 
 def step(batch: int) -> Step:
     return Step(batch, {"s": batch * 10}, batch * 1000)
+
+
+def test_a_rewrite_that_is_interrupted_leaves_no_transaction_open(world: TaskWorld) -> None:
+    world.open()
+    world.commit(some(0))
+    world.finish(0)
+    world.close()
+    where = (world.spec.store.changelog_topic, world.spec.number)
+    driver_id = f"{world.spec.pipeline}-q-driver"
+    rewrite = Rewrite(world.kafka, driver_id, [world.spec], plan=PLAN, snapshots=world.snapshots)
+
+    def is_open() -> bool:
+        return world.reader.stable_end(*where) < world.reader.begin_and_end(*where)[1]
+
+    def interrupted() -> Iterator[tuple[bytes, bytes]]:
+        yield b"a", pack(b"1", 1)
+        rewrite._producer.flush()
+        assert is_open()
+        raise KeyboardInterrupt
+
+    with closing(rewrite):
+        rewrite.take()
+        rewrite.own({})
+        with pytest.raises(KeyboardInterrupt):
+            rewrite.commit({0: interrupted()}, Planned(1, PLAN, ()), {}, f"{world.spec.pipeline}-q")
+    await_("no transaction is open", lambda: not is_open(), timeout_s=2)
+    world.open()
+    assert some(0) == world.entries()
 
 
 def test_a_batch_between_two_that_may_have_one_between_them_is_not_certain() -> None:
