@@ -11,6 +11,7 @@ uncommitted is not in them. A newer version takes opening anew, which costs some
 
 Some openings would not be of one version: while a secondary store is being copied, and while RocksDB makes or deletes files
 or a store begins a segment. Each shows in what lies in the folders, so an opening in which they have changed is made again.
+So does a restore: a task that opens its stores may give them a part of what is committed after the other.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from statestore.errors import InvalidConfig, InvalidInput, TaskCorrupted, Unavai
 from statestore.rocks.database import Database
 from statestore.spaces.base import Changes
 from statestore.store import TransactionalMechanism
-from statestore.taskstores import TaskStores
+from statestore.taskstores import TaskStores, restoring_file
 from statestore.transactions.base import Transaction
 from statestore.transactions.direct import DirectTransaction
 
@@ -36,7 +37,7 @@ _OPEN_S = 10.0
 class CommittedStores(TaskStores):
     """For stores that are read and never written. Any thread may read.
 
-    Raises `Unavailable` where the folder stays in change for ten seconds, `InvalidInput` for a write, for a store that
+    Raises `Unavailable` where the folder stays in change or is restored for ten seconds, `InvalidInput` for a write, for a store that
     its owner has not made and for one of the program's own, and `TaskCorrupted` for one without transactions that is
     being written: it has no commit.
     """
@@ -66,7 +67,12 @@ class CommittedStores(TaskStores):
         return database
 
     def _standing(self) -> tuple[int, ...]:
-        """What changes with whatever an opening must not meet. Raises `Unavailable` while a commit is being copied."""
+        """What changes with whatever an opening must not meet.
+
+        Raises `Unavailable` while a commit is being copied, and while stores are restored.
+        """
+        if restoring_file(self.folder).exists():
+            raise Unavailable("stores are being restored", folder=self.folder, hint="try again, or start the owner")
         if not self.committed.exists():
             raise InvalidInput("folder has no stores", folder=self.folder, hint="name the task's own folder")
         if copying := next(self.folder.glob("*.commit"), None):

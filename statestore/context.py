@@ -71,6 +71,7 @@ class StoreContext(ABC):
     metrics: where stores count and time what they do.
     record: set before each input record.
     exactly_once: whether content that may belong to no commit is refused (`TaskCorrupted`) rather than used.
+    restoring: whether the stores may still lack what is committed: nobody but the task is to read them.
     positions_in_changelog: whether changelog records carry the store's position in headers, as Kafka Streams writes
         them with its consistency vectors switched on.
     """
@@ -78,6 +79,7 @@ class StoreContext(ABC):
     metrics: Metrics
     record: RecordContext | None = None
     exactly_once: bool = True
+    restoring: bool = False
     positions_in_changelog: bool = False
 
     def count(self, metric: str, store: str, amount: float = 1.0) -> None:

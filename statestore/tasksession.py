@@ -158,6 +158,7 @@ class TaskSession:
             self._restore_all(known, changelogs)
 
     def _restore_all(self, known: Mapping[str, ChangelogPosition], changelogs: Mapping[str, Changelog]) -> None:
+        self.context.restore_begins()
         for store in self.parts.stores:
             self._init(store)
             if store.name in changelogs:
@@ -172,6 +173,7 @@ class TaskSession:
         except OffsetsGone as error:
             # The broker has deleted its head since the plan was made.
             raise Unavailable("changelog was cut while it was read", error=error) from error
+        self.context.restored()
 
     def _init(self, store: Store) -> None:
         """Open a store; one that belongs to no commit is emptied first."""
@@ -220,6 +222,7 @@ class TaskSession:
         self.context.close()
         take_place(self.context.committed, points="load")
         self.context = self._new_context()
+        self.context.restoring = True
         for store in self.parts.stores:
             # A corrupted one would be emptied and not loaded again: let all of it be.
             store.init(self.context)

@@ -4,6 +4,7 @@
     <folder>/<store>.uncommitted/  writes of the open transaction that went to disk
     <folder>/<store>.commit        there while these are being copied
     <folder>/<store>.files/        what a store of the program's own keeps
+    <folder>/restoring             there while a task brings its stores to its last commit
     <folder>/committed.recovering  there while a changelog is loaded beside `committed` (`load`)
 
 Stores in memory share one base of their own. What a store stands at is one entry of the space `checkpoint`, written in
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from statestore.config import RocksConfig
 from statestore.context import ChangelogRecord, RestoreCallback, StoreContext, StoreVersion
-from statestore.errors import FormatUnsupported, TaskCorrupted
+from statestore.errors import FormatUnsupported, TaskCorrupted, Unavailable
 from statestore.folders import settle, unfinished
 from statestore.metrics import Metrics
 from statestore.position import Position
@@ -35,6 +36,7 @@ from statestore.transactions.secondary_store import COPY_BYTES_MAX, SecondarySto
 
 FORMAT = 1
 _SPACE = "checkpoint"
+_RESTORING = "restoring"
 
 
 def _drop_record(record: ChangelogRecord) -> None:
@@ -152,6 +154,23 @@ class TaskStores(StoreContext):
         """(name of a total, store) -> how often; `metrics` has the rates and latencies."""
         return self.metrics.totals()
 
+    def restore_begins(self) -> None:
+        """Nobody reads the stores from here on, other processes included, until `restored`; a crash lets that stand.
+
+        Raises `Unavailable` where the disk does not take the file that says so.
+        """
+        self.restoring = True
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            restoring_file(self.folder).touch()
+        except OSError as error:
+            raise Unavailable("task's folder cannot be written", folder=self.folder, error=error) from error
+
+    def restored(self) -> None:
+        """All stores are at the task's last commit."""
+        restoring_file(self.folder).unlink(missing_ok=True)
+        self.restoring = False
+
     def wipe(self, store: str) -> None:
         """Delete all that is left of a closed store: the answer to `TaskCorrupted`, before it is restored."""
         self._forget(self.database, store)
@@ -189,6 +208,11 @@ class TaskStores(StoreContext):
                 errors.append(error)
         if errors:
             raise errors[0]
+
+
+def restoring_file(folder: Path) -> Path:
+    """There while what is in the task's folder may lack what is committed."""
+    return folder / _RESTORING
 
 
 def _parse(raw: bytes, store: str) -> StoreVersion:

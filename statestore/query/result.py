@@ -16,7 +16,7 @@ class FailureReason(Enum):
     """Why a partition did not answer."""
 
     UNKNOWN_QUERY_TYPE = "unknown_query_type"  # the store does not know this query: ask another
-    NOT_ACTIVE = "not_active"  # a standby, where an active one was asked for: ask elsewhere or later
+    NOT_ACTIVE = "not_active"  # being restored, or a standby where an active one was asked for: ask elsewhere or later
     NOT_UP_TO_BOUND = "not_up_to_bound"  # behind the position asked for: ask later
     NOT_PRESENT = "not_present"  # the partition is not open here: ask elsewhere
     DOES_NOT_EXIST = "does_not_exist"  # there is no such partition anywhere

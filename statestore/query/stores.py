@@ -1,6 +1,8 @@
 """The open stores of a process, as readers of any thread see them.
 
-A query is answered by every partition that it names and that is open; nothing here writes or waits for a writer.
+A query is answered by every partition that it names and that is open; nothing here writes or waits for a writer. Stores
+that their task is restoring do not answer, since a part of what is committed may not be in them yet: a task restores
+them whenever it is opened, which a commit that failed does by itself.
 Isolation is the request's, else the default. A store without transactions has one version only, its newest, cache
 included, and answers with that at either level (KIP-844).
 """
@@ -8,11 +10,13 @@ included, and answers with that at either level (KIP-844).
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
 from statestore.errors import InvalidStateStore
+from statestore.kinds.base import Kind
 from statestore.kinds.key_value import KeyValue
 from statestore.kinds.session import Session
 from statestore.kinds.timestamped import TimestampedKeyValue
@@ -63,16 +67,27 @@ _READS = frozenset(
 
 
 class ReadOnlyStore:
-    """The reads of a store, bound to one isolation."""
+    """The reads of a store, bound to one isolation.
 
-    def __init__(self, store: Any, isolation: Isolation) -> None:
+    They raise `InvalidStateStore` while the store is being restored, unless it is `stale`: read whatever is in it.
+    """
+
+    def __init__(self, store: Any, isolation: Isolation, *, stale: bool = False) -> None:
         self._store = store
         self._isolation = isolation
+        self._stale = stale
 
     def __getattr__(self, name: str) -> Any:
         if name not in _READS:
             raise AttributeError(f"not a read of a store: {name}")
-        return partial(getattr(self._store, name), isolation=self._isolation)
+        return partial(self._read, getattr(self._store, name))
+
+    def _read(self, read: Callable[..., R], *args: Any, **options: Any) -> R:
+        before = _restored_in(self._store)
+        found = read(*args, isolation=self._isolation, **options)
+        if not self._stale and (before is None or _restored_in(self._store) is not before):
+            raise InvalidStateStore("store is being restored", store=self._store.name, hint="ask again later")
+        return found
 
 
 class QueryableStores:
@@ -105,21 +120,26 @@ class QueryableStores:
         return StateQueryResult({number: self._ask(request, number, stores.get(number)) for number in wanted})
 
     def store(self, parameters: StoreQueryParameters) -> ReadOnlyStore:
-        """A store to read from. Raises `InvalidStateStore` if it is unknown, not open here, or of another kind."""
+        """A store to read from.
+
+        Raises `InvalidStateStore` if it is unknown, not open here, being restored, or of another kind.
+        """
         stores = self._named(parameters.store_name)
         numbers = sorted(stores) if parameters.partition is None else [parameters.partition]
         for number in numbers:
             store, active = stores.get(number, (None, False))
-            if store is None or not store.is_open() or not (active or parameters.stale_stores):
+            if store is None or not store.is_open():
+                continue
+            if not parameters.stale_stores and (not active or _restored_in(store) is None):
                 continue
             kind = _KINDS[parameters.store_type]
-            if not isinstance(store.store if isinstance(store, TypedStore) else store, kind):
+            if not isinstance(_beneath(store), kind):
                 raise InvalidStateStore(
                     "store is of another kind", store=parameters.store_name, wanted=parameters.store_type.value
                 )
-            return ReadOnlyStore(store, self._isolation(store, parameters.isolation))
+            return ReadOnlyStore(store, self._isolation(store, parameters.isolation), stale=parameters.stale_stores)
         raise InvalidStateStore(
-            "store is not open here",
+            "store is not open here, or being restored",
             store=parameters.store_name,
             partition=parameters.partition,
             hint="ask again later",
@@ -148,10 +168,16 @@ class QueryableStores:
                 FailureReason.UNKNOWN_QUERY_TYPE,
                 f"{type(store).__name__} does not answer {type(request.query).__name__}",
             )
+        restored_in = _restored_in(store)
+        if restored_in is None:
+            return _failed(FailureReason.NOT_ACTIVE, "the partition is being restored")
         try:
-            return self._answer(request, store)
+            result = self._answer(request, store)
         except Exception as error:
             return _failed(FailureReason.STORE_EXCEPTION, str(error))
+        if _restored_in(store) is not restored_in:
+            return _failed(FailureReason.NOT_ACTIVE, "the partition was opened again meanwhile")
+        return result
 
     def _answer(self, request: StateQueryRequest[R], store: Any) -> QueryResult[R]:
         began = time.perf_counter_ns()
@@ -167,6 +193,18 @@ class QueryableStores:
             micros = (time.perf_counter_ns() - began) // 1000
             info = (f"{type(request.query).__name__} on {type(store).__name__} at {isolation.value} in {micros} us",)
         return QueryResult(answer, position=position, execution_info=info)
+
+
+def _beneath(store: object) -> object:
+    return store.store if isinstance(store, TypedStore) else store
+
+
+def _restored_in(store: object) -> object | None:
+    """What is another one whenever the store is opened anew; None while it is being restored."""
+    kind = _beneath(store)
+    if not isinstance(kind, Kind):
+        return store
+    return None if kind.context.restoring else kind.context
 
 
 def _failed(reason: FailureReason, message: str) -> QueryResult[R]:

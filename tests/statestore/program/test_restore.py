@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from statestore import committed
+from statestore.committed import CommittedStores
 from statestore.config import StreamConfig
 from statestore.context import StoreVersion
-from statestore.errors import RollforwardError, Unavailable, Unrecoverable
+from statestore.errors import InvalidStateStore, RollforwardError, Unavailable, Unrecoverable
 from statestore.kafka.admin import Admin
+from statestore.kinds.key_value import KeyValue
 from statestore.listener import RestoreListener, RestoreLog, RestoreProgress, Restoring
 from statestore.planning.plan import Way
+from statestore.query.queries import KeyQuery
+from statestore.query.request import QueryableStoreType, StateQueryRequest, StoreQueryParameters
+from statestore.query.result import FailureReason
+from statestore.query.stores import QueryableStores
 from statestore.restore import Changelog, plan_restore
+from statestore.store import Isolation
 from statestore.version import ChangelogPosition
 from tests.statestore.program.conftest import Start
-from tests.support.counting import Input
+from tests.support.counting import Counting, Input
 
 NOW = 1_000_000_000
 DAY = 86_400_000
@@ -85,6 +94,17 @@ class Told(RestoreListener):
         self.events.append(("suspended", restoring.store, records))
 
 
+class Asking(RestoreListener):
+    """Asks a store whenever a batch of another, or of it, is restored."""
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        self.ask = ask
+        self.answers: list[object] = []
+
+    def on_batch_restored(self, restoring: Restoring, *, offset: int, records: int) -> None:
+        self.answers.append(self.ask())
+
+
 def ways(program: object) -> dict[str, str]:
     return {name: plan.way.value for name, plan in program.task.plans.items()}  # type: ignore[attr-defined]
 
@@ -136,6 +156,90 @@ def test_progress_goes_from_nothing_to_everything(start: Start, feed: Input, con
     assert (0, told[-1][1]) == (told[0][0], told[-1][0])
     assert sorted(told) == told
     assert isinstance(RestoreLog(), RestoreListener)
+
+
+class TestReadersMeanwhile:
+    """A store that is being restored lacks keys that are committed: it does not answer as if there were none."""
+
+    @pytest.fixture
+    def asking(self) -> Asking:
+        return Asking(lambda: None)
+
+    @pytest.fixture
+    def program(self, start: Start, feed: Input, asking: Asking) -> Counting:
+        """The store in memory is restored at every opening, the other one then stands where it did."""
+        program = start(of=("memory", "indexed"), listener=asking)
+        feed.send(30)
+        program.run()
+        asking.answers.clear()
+        return program
+
+    @pytest.mark.parametrize("name", ["memory", "indexed"])
+    def test_a_query_is_not_answered(self, program: Counting, asking: Asking, name: str) -> None:
+        stores = QueryableStores()
+        stores.add(program.counts[name])
+        request = StateQueryRequest.in_store(name).with_query(KeyQuery[str, int]("k0"))
+        asking.ask = lambda: stores.query(request).partition_results[0].failure_reason
+        program.task.open()
+        assert {FailureReason.NOT_ACTIVE} == set(asking.answers)
+        assert 5 == stores.query(request).partition_results[0].result
+
+    def test_an_answer_from_before_an_opening_does_not_count(
+        self, program: Counting, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The reader's thread may stand still between its looking at the store and its reading."""
+        stores, store = QueryableStores(), program.counts["memory"]
+        stores.add(store)
+
+        def get(key: str, isolation: Isolation) -> None:
+            program.task.open()
+
+        monkeypatch.setattr(store, "get", get)
+        result = stores.query(StateQueryRequest("memory", KeyQuery[str, int]("k0"))).partition_results[0]
+        assert FailureReason.NOT_ACTIVE is result.failure_reason
+
+    def test_a_store_in_hand_is_not_read_unless_it_may_be_stale(self, program: Counting, asking: Asking) -> None:
+        stores = QueryableStores()
+        stores.add(program.counts["memory"])
+        parameters = StoreQueryParameters("memory", QueryableStoreType.KEY_VALUE)
+        held, stale = stores.store(parameters), stores.store(parameters.enable_stale_stores())
+
+        def ask() -> None:
+            for read in (lambda: stores.store(parameters), lambda: held.get("k0")):
+                with pytest.raises(InvalidStateStore, match="being restored"):
+                    read()
+            stale.get("k0")
+
+        asking.ask = ask
+        program.task.open()
+        assert asking.answers
+        assert 5 == held.get("k0")
+
+    def test_another_process_waits(
+        self, program: Counting, asking: Asking, config: StreamConfig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(committed, "_OPEN_S", 0.01)
+        program.task.close()
+
+        def read() -> dict[bytes, bytes]:
+            stores = CommittedStores(config.task_folder)
+            store = KeyValue("indexed")
+            try:
+                store.init(stores)
+                return dict(store.all())
+            finally:
+                stores.close()
+
+        def ask() -> None:
+            with pytest.raises(Unavailable, match="being restored"):
+                read()
+
+        assert 7 == len(read())
+        asking.ask = ask
+        program.task.open()
+        assert asking.answers
+        program.task.close()
+        assert 7 == len(read())
 
 
 class TestRefusals:
