@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipelines.engine.spans import Places, between
 from statestore.compiled import compiled, fixed, inlined
 
-Places = npt.NDArray[np.int64]
 Ends = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
@@ -133,7 +133,7 @@ def columns_of(values: pa.BinaryArray, shape: Shape) -> Shaped | None:
     if len(others):
         begins, stops, nulls = begins[:, fits], stops[:, fits], nulls[:, fits]
     columns = {
-        field.name: _between(held, begins[row], stops[row])
+        field.name: between(held, begins[row], stops[row], field.type)
         if field.is_text
         else pa.array(begins[row], mask=nulls[row] if nulls[row].any() else None).cast(field.type)
         for row, field in enumerate(shape.fields)
@@ -214,14 +214,6 @@ def _number(data: Bytes, at: int, end: int, bounds: Places, found: Places, nulls
     if digits < 1 or digits > _DIGITS_MAX or (digits > 1 and data[first] == _ZERO):
         return -1
     return place if bounds[0] <= found[row] <= bounds[1] else -1
-
-
-def _between(data: pa.Buffer, begins: Places, stops: Places) -> pa.StringArray:
-    """The bytes between each begin and stop, one after the other in `data`, as text."""
-    # They and what lies between them are an array of all bytes; they are every second entry of it.
-    offsets = np.stack([begins, stops], axis=1).astype(np.int32)
-    everything = pa.Array.from_buffers(pa.string(), max(0, offsets.size - 1), [None, pa.py_buffer(offsets), data])
-    return everything.take(pa.array(np.arange(0, offsets.size, 2, dtype=np.int32)))
 
 
 def _is_utf8(text: Bytes) -> bool:

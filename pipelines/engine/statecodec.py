@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.engine.nestedcodec import from_bytes, to_bytes
-from statestore.errors import FormatUnsupported, InvalidConfig
+from pipelines.engine.spans import Places, between
+from statestore.errors import DataCorrupted, FormatUnsupported, InvalidConfig
 
 FORMAT = 1
 _HEAD = 8 + 1
@@ -92,54 +93,40 @@ class StateCodec:
         for column, at, layout in self._fixed:
             _put(head, at, _to_stored(columns[column], layout))
         if not self._variable:
-            return _binary(np.arange(count + 1, dtype=np.int32) * np.int32(self.fixed_size), head.reshape(-1))
+            return _rows(head)
         return self._with_variable(head, columns)
 
     def _with_variable(self, head: _Bytes, columns: list[pa.Array]) -> pa.BinaryArray:
-        columns = [to_bytes(array) if pa.types.is_nested(array.type) else array for array in columns]
-        parts = []
-        total = np.full(len(head), self.fixed_size, dtype=np.int64)
+        contents = []
         for column, at in self._variable:
-            starts, lengths, data = _spans(columns[column])
-            _put(head, at, lengths.astype(">u4"))
-            parts.append((starts, lengths, data))
-            total += lengths
-        offsets = np.concatenate([[0], np.cumsum(total)])
-        out = np.empty(int(offsets[-1]), dtype=np.uint8)
-        at_row = offsets[:-1].copy()
-        out[at_row[:, None] + np.arange(self.fixed_size)] = head
-        at_row += self.fixed_size
-        for starts, lengths, data in parts:
-            out[_ranges(at_row, lengths)] = data[_ranges(starts, lengths)]
-            at_row += lengths
-        return _binary(offsets.astype(np.int32), out)
+            array = columns[column]
+            content = to_bytes(array) if pa.types.is_nested(array.type) else array.cast(_STATE)
+            content = content.fill_null(b"") if content.null_count else content
+            _put(head, at, pc.binary_length(content).to_numpy().astype(">u4"))
+            contents.append(content)
+        return pc.binary_join_element_wise(_rows(head), *contents, b"")
 
     def decode(self, states: pa.BinaryArray) -> tuple[pa.Int64Array, list[pa.Array]]:
         """Times and columns; rows whose state is null are null everywhere. Raises `FormatUnsupported`."""
         present = states.is_valid().to_numpy(zero_copy_only=False)
-        starts, sizes, data = _spans(states.filter(states.is_valid()) if states.null_count else states)
-        if len(starts) and (sizes == self.fixed_size).all():
-            # One behind the other.
-            head = data[starts[0] : starts[-1] + self.fixed_size].reshape(len(starts), self.fixed_size)
-        else:
-            head = data[starts[:, None] + np.arange(self.fixed_size)]
-        if len(head) and (head[:, 8] != FORMAT).any():
-            raise FormatUnsupported("state has another format", found=int(head[:, 8].max()), supported=FORMAT)
+        starts, sizes, data = _spans(states.drop_null() if states.null_count else states)
+        head = self._heads(starts, sizes, data)
         rows = np.cumsum(present) - 1
         times = _take(_from_stored(head, 0, _Fixed(8, "<i8", ">i8"), pa.int64()), rows, present)
         columns: list[pa.Array] = [None] * len(self.types)
         for column, at, layout in self._fixed:
             columns[column] = _from_stored(head, at, layout, self.types[column])
-        at_row = starts + self.fixed_size
+        begins = starts + self.fixed_size
         for column, at in self._variable:
-            lengths = _get(head, at, 4, ">u4").astype(np.int64)
-            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            stops = begins + _get(head, at, 4, ">u4").astype(np.int64)
+            if (stops > starts + sizes).any():
+                raise DataCorrupted("state is shorter than it says")
             kind = self.types[column]
-            flat = _STATE if pa.types.is_nested(kind) else kind
-            columns[column] = _binary(offsets, data[_ranges(at_row, lengths)], flat)
-            at_row = at_row + lengths
-            if flat is not kind:
-                columns[column] = from_bytes(columns[column], kind)
+            if pa.types.is_nested(kind):
+                columns[column] = from_bytes(between(data, begins, stops, _STATE), kind)
+            else:
+                columns[column] = between(data, begins, stops, kind)
+            begins = stops
         if len(present) == len(head) and not head[:, _HEAD : _HEAD + self._null_bytes].any():
             return times, columns
         for column in range(len(self.types)):
@@ -148,6 +135,21 @@ class StateCodec:
             known[present] = nulls == 0
             columns[column] = _take(columns[column], rows, known)
         return times, columns
+
+    def _heads(self, starts: Places, sizes: Places, data: pa.Buffer) -> _Bytes:
+        """What has the same width in each state. Raises `FormatUnsupported`."""
+        count, width = len(starts), self.fixed_size
+        if (sizes < width).any():
+            raise DataCorrupted("state is too short", bytes=int(sizes.min()))
+        if (sizes > width).any():
+            heads = between(data, starts, starts + width, _STATE).buffers()[2]
+        else:
+            # One behind the other.
+            heads = data.slice(starts[0] if count else 0, count * width)
+        head: _Bytes = np.frombuffer(heads, np.uint8).reshape(count, width)
+        if (head[:, 8] != FORMAT).any():
+            raise FormatUnsupported("state has another format", found=int(head[:, 8].max()), supported=FORMAT)
+        return head
 
 
 def _put(head: _Bytes, at: int, values: npt.NDArray[np.generic]) -> None:
@@ -185,23 +187,16 @@ def _take(array: pa.Array, rows: npt.NDArray[np.int64], known: npt.NDArray[np.bo
     return array.take(pa.array(np.where(known, rows, 0), mask=~known))
 
 
-def _spans(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], _Bytes]:
-    """Starts and lengths of the elements in the data buffer; a null has length 0."""
-    raw = np.frombuffer(array.buffers()[1] or bytes(4), dtype=np.int32)
+def _spans(array: pa.BinaryArray) -> tuple[Places, Places, pa.Buffer]:
+    """Starts and lengths of the elements in the data buffer. None is null."""
+    _, ends, data = array.buffers()
+    raw = np.frombuffer(ends or bytes(4), dtype=np.int32)
     offsets = raw[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    lengths = np.diff(offsets)
-    if array.null_count:
-        lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
-    return offsets[:-1].copy(), lengths, np.frombuffer(array.buffers()[2] or b"", dtype=np.uint8)
+    return offsets[:-1], np.diff(offsets), data or pa.py_buffer(b"")
 
 
-def _ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The concatenation of start, start+1, …, start+length-1 over all rows."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) - np.repeat(ends - lengths, lengths) + np.repeat(starts, lengths)
-
-
-def _binary(offsets: npt.NDArray[np.int32], data: _Bytes, kind: pa.DataType = _STATE) -> pa.Array:
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32).tobytes()), pa.py_buffer(data.tobytes())]
-    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
+def _rows(head: _Bytes) -> pa.BinaryArray:
+    """Each row's bytes."""
+    count, width = head.shape
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
+    return pa.Array.from_buffers(_STATE, count, [None, pa.py_buffer(offsets), pa.py_buffer(head)])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import struct
+import subprocess
+import sys
 from decimal import Decimal
 
 import pyarrow as pa
@@ -11,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.engine.statecodec import StateCodec
-from statestore.errors import FormatUnsupported
+from statestore.errors import DataCorrupted, FormatUnsupported
 
 VALUES = {
     pa.int32(): st.integers(-(2**31), 2**31 - 1),
@@ -66,6 +69,67 @@ def test_the_layout_is_the_documented_one() -> None:
     ).to_pylist()
     expected = "00000000000000010104fffffffffffffffe00000000000000026162"
     assert expected == state.hex()
+
+
+ROWS = st.tuples(
+    st.integers(-(2**63), 2**63 - 1),
+    st.none() | st.text(max_size=300),
+    st.none() | VALUES[pa.int64()],
+    st.none() | st.binary(max_size=9),
+)
+
+
+def by_hand(time: int, text: str | None, number: int | None, data: bytes | None) -> bytes:
+    """A state as the documentation says."""
+    nulls = sum((value is None) << bit for bit, value in enumerate((text, number, data)))
+    contents = [(text or "").encode(), data or b""]
+    lengths = [len(content) for content in contents]
+    return struct.pack(">qBBqII", time, 1, nulls, number or 0, *lengths) + b"".join(contents)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ROWS, max_size=40), st.integers(0, 3))
+def test_every_state_is_what_the_layout_says(rows: list[tuple], skipped: int) -> None:
+    codec = StateCodec([pa.string(), pa.int64(), pa.binary()])
+    columns = zip(*rows, strict=True) if rows else [[], [], [], []]
+    kinds = (pa.int64(), *codec.types)
+    times, *arrays = (pa.array(column, kind).slice(skipped) for column, kind in zip(columns, kinds, strict=True))
+    assert [by_hand(*row) for row in rows[skipped:]] == codec.encode(times, arrays).to_pylist()
+
+
+MEMORY = """
+import resource
+import numpy as np, pyarrow as pa
+from pipelines.engine.statecodec import StateCodec
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+count, width = 5_000, 10_000
+codec, times = StateCodec([pa.string()]), pa.array(np.ones(count, np.int64))
+ends, data = np.arange(count + 1, dtype=np.int32) * width, np.full(count * width, 120, np.uint8)
+column = pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+codec.decode(codec.encode(times[:10], [column[:10]]))
+before = peak()
+states = codec.encode(times, [column])
+_, (found,) = codec.decode(states)
+assert found.equals(column)
+print((peak() - before) / data.nbytes)
+"""
+
+
+def test_coding_holds_the_states_and_the_columns_and_little_else() -> None:
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, timeout=60)
+    assert float(done.stdout) < 3
+
+
+@pytest.mark.parametrize("size", [0, 12, 25, 26, 28])
+def test_a_state_that_is_shorter_than_it_says_is_told(size: int) -> None:
+    codec = StateCodec([pa.int64(), pa.string(), pa.int32()])
+    (state,) = codec.encode(pa.array([1]), [pa.array([2]), pa.array(["abc"]), pa.array([3], pa.int32())]).to_pylist()
+    for states in ([state[:size]], [state, state[:size]], [state[:size], state]):
+        with pytest.raises(DataCorrupted):
+            codec.decode(pa.array(states, pa.binary()))
 
 
 def test_another_format_is_refused() -> None:
