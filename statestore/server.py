@@ -29,7 +29,7 @@ import pyarrow.flight as flight
 import structlog
 
 from statestore import allocator, channel, entryhashes, logs, partitioner, sortedcolumns, wire
-from statestore.batches import Order
+from statestore.batches import BatchesLog, Order
 from statestore.config import KafkaConfig, ObjectsConfig, RocksConfig, ServerConfig, SnapshotConfig, TaskSpec
 from statestore.errors import EXIT_FENCED, Fenced, InvalidConfig, InvalidInput, RollforwardError, Unavailable
 from statestore.failpoints import reach
@@ -204,7 +204,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         if old is not None:
             # Epochs are of one batches topic: a pipeline that was dropped and deployed again begins anew.
             if old.spec.store.changelog_topic_id == spec.store.changelog_topic_id:
-                _require_not_older(old, command)
+                self._require_newest(old, spec, command)
             del self._tasks[spec.name]
             old.close()
         config = self._config
@@ -224,6 +224,19 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             del self._restoring[spec.name]
         self._tasks[spec.name] = task
         return opened.to_json()
+
+    def _require_newest(self, old: Task, spec: TaskSpec, command: dict[str, Any]) -> None:
+        """`_require_not_older`, but where Kafka was put back: epochs are offsets, so the newest driver's may be smaller then.
+
+        Whoever has opened the task is of a time that Kafka has lost, if the log says that the one who asks is the newest.
+        """
+        try:
+            _require_not_older(old, command)
+        except Fenced:
+            newest = BatchesLog(self._reader, spec.batches_topic, tasks=spec.tasks).newest_epoch()
+            if newest != command["epoch"]:
+                raise
+            log.warning("task is of a time that kafka has lost", task=spec.name, epoch=newest, lost=old.epoch)
 
     def _here(self, spec: TaskSpec) -> TaskSpec:
         """The task with its folder on this machine: the driver knows only its own."""

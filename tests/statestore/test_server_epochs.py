@@ -13,7 +13,7 @@ from statestore.config import RocksConfig, ServerConfig
 from statestore.errors import Fenced, Unavailable
 from statestore.server import StoreServer
 from statestore.staging import EMIT_NOTHING, SCHEMA
-from tests.support.task import TaskWorld, keys_of
+from tests.support.task import COMPACT, TaskWorld, keys_of
 
 KEY = keys_of(0, 1, 1)[0]
 
@@ -102,3 +102,24 @@ def test_a_pipeline_that_was_dropped_and_deployed_again_begins_with_small_epochs
     assert commit(client, epoch)
     assert stored(client, epoch) == bytes(8) + b"again"
     again.close()
+
+
+def test_where_kafka_was_put_back_the_newest_driver_may_have_the_smaller_epoch(
+    world: TaskWorld, client: StoreClient
+) -> None:
+    _, _, lost = (world.start_driver() for _ in range(3))
+    client.open_task(world.spec, lost)
+    stage(client, lost, b"lost")
+    world.admin.delete([world.batches.name])
+    world.admin.await_gone(world.batches.name)
+    world.admin.create(world.batches.name, partitions=world.spec.tasks + 1, settings=COMPACT)
+    older, newest = world.start_driver(), world.start_driver()
+    assert newest < lost
+    with pytest.raises(Fenced, match="a newer driver has opened the task"):
+        client.open_task(world.spec, older)
+    client.open_task(world.spec, newest)
+    stage(client, newest, b"newest")
+    with pytest.raises(Unavailable):
+        commit(client, lost)
+    assert commit(client, newest)
+    assert stored(client, newest) == bytes(8) + b"newest"
