@@ -89,7 +89,7 @@ def planned_recompute(query: Query, row: RecomputeRow, source: SourceTopic, ends
     known: set[int] = set()
     if group.of_record:
         left = source.at_time(0)
-        for partition, offset in source.at_time(row.from_ms - group.slack_ms).items():
+        for partition, offset in source.at_time(max(0, row.from_ms - group.slack_ms)).items():
             # Before the first record that is left others of the period may have been deleted; an older one that is left
             # shows that none were.
             if offset > left[partition]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import confluent_kafka as ck
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
 
-from statestore.errors import InvalidConfig
+from statestore.errors import InvalidConfig, InvalidInput
 from statestore.kafka.connection import Asking, ask, unavailable
 from statestore.kafka.offsets import list_offsets, require_led
 
@@ -236,8 +236,11 @@ class Admin(Asking):
     def at_time(self, topic: str, time_ms: int, *, partitions: int) -> dict[int, int]:
         """The first offset of every partition whose record is of that time or later; the log's end where there is none.
 
-        Records of that time that come after the question are behind every offset given.
+        Records of that time that come after the question are behind every offset given. Raises `InvalidInput` for a time
+        before 1970, which no record has: to a broker small negative times mean other questions.
         """
+        if time_ms < 0:
+            raise InvalidInput("time is before 1970", time_ms=time_ms, hint="records are of 1970 or later")
         # The ends first: a record that comes between the questions must not be left out.
         ends = self.ends(topic, partitions=partitions)
         wanted = {ck.TopicPartition(topic, n): OffsetSpec.for_timestamp(time_ms) for n in range(partitions)}

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Any
+
 import pytest
 
 from ops.backfill import require_whole
 from ops.dagster.backfill import backfill_assets
 from ops.dagster.deployed import Deployed
 from pipelines.engine.recompute import Compared, compare
+from pipelines.engine.recomputing import planned_recompute
 from pipelines.periods import DAY_MS, HOUR_MS, time_group
 from pipelines.plan import Query
+from pipelines.recomputes import RecomputeRow
 from pipelines.sql import parse_pipeline
+from statestore.batches import Range
 from statestore.errors import InvalidInput
 from statestore.staging import DELETED, EMIT_TOMBSTONE, EMIT_VALUE
 
@@ -53,6 +59,36 @@ def test_a_window_is_a_time_and_other_groups_are_none() -> None:
     parts = time_group(query("year, month, day"))
     assert parts is not None
     assert parts.of_key({"YEAR": 2026, "MONTH": 13, "DAY": 1}) is None
+
+
+@dataclass
+class Offsets:
+    """A source whose partition begins at 0 and has a record of each ms from 1970 on; it remembers what times were asked."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def is_compacted(self) -> bool:
+        return False
+
+    def begins(self) -> dict[int, int]:
+        return {0: 0}
+
+    def at_time(self, time_ms: int) -> dict[int, int]:
+        self.asked.append(time_ms)
+        return {0: time_ms}
+
+    def range(self, partition: int, start: int, end: int) -> Range:
+        return Range("x", "id", partition, start, end)
+
+
+@pytest.mark.parametrize(("from_ms", "start"), [(0, 0), (60_000, 0), (600_000, 300_000)])
+def test_a_period_that_begins_with_1970_begins_with_the_topic(from_ms: int, start: int) -> None:
+    source: Any = Offsets()
+    row = RecomputeRow(id="r", pipeline="p", query="q", from_ms=from_ms, to_ms=DAY_MS, dry_run=True)
+    windowed = query("n", "WINDOW TUMBLING (SIZE 1 HOUR, GRACE PERIOD 5 MINUTES)")
+    planned = planned_recompute(windowed, row, source, {0: 900_000})
+    assert ((Range("x", "id", 0, start, 900_000),), from_ms) == (planned.ranges, planned.from_ms)
+    assert min(source.asked) >= 0
 
 
 def test_an_aggregation_of_a_table_has_no_periods_to_compute_and_says_why() -> None:

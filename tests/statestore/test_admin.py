@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import confluent_kafka as ck
+import pytest
 
 from statestore.config import KafkaConfig
+from statestore.errors import InvalidInput
 from statestore.kafka.admin import Admin, Topic
 from statestore.kafka.groups import GroupOffsets
 
@@ -44,3 +46,9 @@ def test_a_group_that_another_has_deleted_is_deleted(kafka: str, unique: str) ->
     assert unique in Admin(config).groups()
     Slower(config, unique).delete_groups([unique])
     assert unique not in Admin(config).groups()
+
+
+@pytest.mark.parametrize("time_ms", [-1, -2, -86_400_000])
+def test_a_time_before_1970_is_refused_before_it_means_something_else(kafka: str, unique: str, time_ms: int) -> None:
+    with pytest.raises(InvalidInput, match="before 1970"):
+        Admin(KafkaConfig(kafka)).at_time(unique, time_ms, partitions=1)
