@@ -61,12 +61,12 @@ class Changelogs:
         return max(about.partitions for about in inputs.values())
 
     def require_empty(self, changelogs: Iterable[Changelog]) -> None:
-        """Refuse a first start beside changelogs with records: it would add the whole input to them once more."""
+        """Refuse a first start beside changelogs that have, or had, records: it would take the whole input once more."""
         for changelog in changelogs:
-            if any(self._reader.read(changelog.topic, changelog.partition, start=changelog.first)):
+            if changelog.first > 0 or any(self._reader.read(changelog.topic, changelog.partition, start=changelog.first)):
                 raise Unrecoverable(
-                    "changelog has records, but the group has no input offsets",
+                    "changelog has records, or had some, but the group has no input offsets",
                     topic=changelog.topic,
                     group=self._config.application,
-                    hint="set the group's offsets to where the input was, or use another application name",
+                    hint="they expire after the broker's offsets.retention.minutes without a commit; set the group's offsets to where the input was, or use another application name",
                 )

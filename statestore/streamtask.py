@@ -45,6 +45,9 @@ from statestore.typed.base import TypedStore
 
 log = structlog.get_logger()
 
+# Kafka forgets what a group has committed `offsets.retention.minutes` ago, seven days unless the broker says otherwise.
+COMMIT_AGAIN_S = 3_600.0
+
 
 class StreamTask:
     """One thread uses it; any thread may read the stores. It opens the stores it is given, and closes them.
@@ -90,7 +93,8 @@ class StreamTask:
         self._session: TaskSession | None = None
         self._asked = False
         self._taken = False
-        self._committed_at_s = 0.0
+        # When the commit interval began, and when Kafka got the last commit.
+        self._committed_at_s = self._sent_at_s = 0.0
         self._log = log.bind(application=config.application, task=config.partition)
 
     # Opening and closing.
@@ -122,7 +126,7 @@ class StreamTask:
             raise
         self._session = session
         self._asked = self._taken = False
-        self._committed_at_s = self._clock()
+        self._committed_at_s = self._sent_at_s = self._clock()
         self._budget.join(self)
 
     def close(self) -> None:
@@ -216,7 +220,10 @@ class StreamTask:
     # Committing.
 
     def commit_if_due(self) -> None:
-        """Commit if the interval is over or the task's share of the budget is used up. For loops without input, too."""
+        """Commit if the interval is over or the task's share of the budget is used up.
+
+        For loops without input, too: a task that is idle commits the same once an hour, or Kafka would forget its place.
+        """
         session, share_bytes = self.session, self._budget.share_bytes
         if (self._clock() - self._committed_at_s) * 1000 >= self.config.commit_interval_ms:
             self.commit()
@@ -228,8 +235,9 @@ class StreamTask:
                 session.outbox.send()
 
     def commit(self) -> None:
-        """Commit all that was taken. When it returns, that is committed; nothing is done if there is nothing.
+        """Commit all that was taken. When it returns, that is committed.
 
+        Nothing is done if there is nothing, unless the last commit is an hour old.
         Raises `Fenced` when another owner has the task: stop, or open it again if it is yours again. Raises
         `Unavailable` when it was not committed or cannot be known: the task has gone back to its last commit, or is
         closed; seek to `next_offset`.
@@ -240,12 +248,13 @@ class StreamTask:
             session.flush_caches()
         finally:
             self._require_whole()
-        if self._taken or len(session.outbox):
+        if self._taken or len(session.outbox) or self._clock() - self._sent_at_s >= COMMIT_AGAIN_S:
             with self._settled(), session.context.metrics.timed("commit", self.config.transactional_id):
                 session.transaction()
                 self._apply(session)
             # Whatever it took, all that was taken is committed: the loop may go on where it is.
             self._asked = True
+            self._sent_at_s = self._clock()
         self._taken = False
         self._committed_at_s = self._clock()
 

@@ -13,6 +13,7 @@ import pytest
 
 from statestore.budget import UncommittedBudget
 from statestore.errors import Fenced, Unavailable
+from statestore.tasksession import Committed
 from statestore.transactions.base import noting_failure
 from statestore.transactions.secondary_store import SecondaryStoreTransaction
 from tests.statestore.program.conftest import Start
@@ -212,6 +213,23 @@ def test_the_interval_commits_and_an_idle_loop_has_nothing_to_commit(start: Star
     program.task.commit_if_due()
     assert end == program.reader.begin_and_end(changelog, 0)
     assert 3 == len(written)
+    exact(program, feed)
+
+
+def test_an_idle_task_commits_the_same_again_before_kafka_forgets_it(start: Start, feed: Input) -> None:
+    now = [0.0]
+    program = start(of=("indexed",), clock=lambda: now[0])
+    feed.send(3)
+    program.run()
+    numbers = []
+    for now[0] in (3_599.0, 3_660.0, 7_259.0, 7_320.0):
+        program.task.commit_if_due()
+        committed = Committed.read(program.config)
+        assert {(program.input, 0): 3} == committed.offsets
+        assert committed.note is not None
+        numbers.append(committed.note.number)
+    # The claim is the first, the three records are the second.
+    assert [2, 3, 3, 4] == numbers
     exact(program, feed)
 
 

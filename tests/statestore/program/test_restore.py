@@ -16,6 +16,7 @@ from statestore.config import StreamConfig
 from statestore.context import StoreVersion
 from statestore.errors import InvalidStateStore, RollforwardError, Unavailable, Unrecoverable
 from statestore.kafka.admin import Admin
+from statestore.kafka.reader import Reader
 from statestore.kinds.key_value import KeyValue
 from statestore.listener import RestoreListener, RestoreLog, RestoreProgress, Restoring
 from statestore.planning.plan import Way
@@ -273,6 +274,18 @@ class TestRefusals:
         admin = AdminClient({"bootstrap.servers": kafka})
         admin.delete_consumer_groups([ended])[ended].result()
         with pytest.raises(Unrecoverable, match="input offsets"):
+            start(of=("indexed",))
+
+    def test_input_offsets_that_are_gone_beside_a_changelog_whose_records_are_gone_too(
+        self, start: Start, config: StreamConfig, ended: str
+    ) -> None:
+        admin, reader = Admin(config.kafka), Reader(config.kafka)
+        admin.delete_groups([ended])
+        for store in ("indexed", "windows", "cached"):
+            topic = f"{ended}-{store}-changelog"
+            admin.configure(topic, {"cleanup.policy": "compact,delete"})
+            admin.trim(topic, 0, before=reader.begin_and_end(topic, 0)[1])
+        with pytest.raises(Unrecoverable, match="or had some"):
             start(of=("indexed",))
 
     def test_an_input_topic_that_does_not_exist(self, start: Start) -> None:
