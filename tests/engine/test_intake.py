@@ -117,7 +117,6 @@ def lose(stack: Stack, segment: Path, size: int) -> None:
     stack.up(components=["kafka"])
 
 
-@pytest.mark.slow
 def test_a_source_that_has_lost_its_end_stops_the_pipeline_until_that_is_accepted(
     own: Stack, machine: Settings, tmp_path: Path, unique: str
 ) -> None:
