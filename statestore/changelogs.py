@@ -45,8 +45,12 @@ class Changelogs:
         settings = configured(kind.changelog_config(), topic=self._topic_configs.get(kind.name))
         about = self._admin.create(topic, partitions=partitions, settings=settings)
         first, end = self._reader.begin_and_end(topic, partition)
-        retention = int(self._admin.configs(topic).get("delete.retention.ms", "86400000"))
-        return Changelog(topic, about.topic_id, partition, first, end, retention)
+        configs = self._admin.configs(topic)
+        retention, policy = (
+            int(configs.get("delete.retention.ms", "86400000")),
+            configs.get("cleanup.policy", "compact"),
+        )
+        return Changelog(topic, about.topic_id, partition, first, end, retention, policy)
 
     def _partitions(self) -> int:
         """As many as the input with the most has."""
@@ -63,7 +67,9 @@ class Changelogs:
     def require_empty(self, changelogs: Iterable[Changelog]) -> None:
         """Refuse a first start beside changelogs that have, or had, records: it would take the whole input once more."""
         for changelog in changelogs:
-            if changelog.first > 0 or any(self._reader.read(changelog.topic, changelog.partition, start=changelog.first)):
+            if changelog.first > 0 or any(
+                self._reader.read(changelog.topic, changelog.partition, start=changelog.first)
+            ):
                 raise Unrecoverable(
                     "changelog has records, or had some, but the group has no input offsets",
                     topic=changelog.topic,

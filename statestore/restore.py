@@ -22,7 +22,7 @@ from statestore.kafka.reader import Reader
 from statestore.kinds.base import Kind
 from statestore.listener import RestoreListener, Restoring, told
 from statestore.load import load
-from statestore.planning.hazards import Tail, why_not_from
+from statestore.planning.hazards import Tail, why_beheaded, why_not_from
 from statestore.planning.plan import Way
 from statestore.planning.rates import LOAD_RECORDS_MIN
 from statestore.rocks.database import Database
@@ -39,6 +39,7 @@ class Changelog:
     first: int
     end: int
     delete_retention_ms: int
+    cleanup_policy: str = "compact"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,14 @@ def plan_restore(
     end = _end(store, committed, changelog)
     refused = _why_not_local(local, changelog, end, now_ms)
     if refused:
+        if beheaded := why_beheaded(changelog.first, changelog.cleanup_policy):
+            raise Unrecoverable(
+                f"{beheaded}, so it does not give the store",
+                store=store,
+                topic=changelog.topic,
+                local=refused,
+                hint="restore the topic from a backup, or start the application anew under another name",
+            )
         return RestorePlan(Way.FULL_REPLAY, refused, changelog.first, end)
     assert local.offset is not None
     if local.offset == end:

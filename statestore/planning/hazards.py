@@ -14,6 +14,9 @@ from statestore.planning.facts import Found
 from statestore.snapshots.manifest import Manifest, is_same
 from statestore.version import FORMAT, ChangelogPosition
 
+# How far the clocks of those who write versions and of those who read them may differ.
+CLOCKS_DIFFER_MS = 600_000
+
 
 @dataclass(frozen=True)
 class Version:
@@ -46,6 +49,9 @@ def why_not_from(what: str, at: ChangelogPosition, written_at_ms: int, tail: Tai
         return ahead
     if at.offset < tail.first:
         return f"changelog begins after the {what}'s offset"
+    if written_at_ms > tail.now_ms + CLOCKS_DIFFER_MS:
+        # A clock that was ahead would make an old version young.
+        return f"{what}'s age is not known: it was written later than now"
     if tail.now_ms - written_at_ms >= tail.delete_retention_ms:
         # Compaction drops a deletion's record after that time: a key deleted since would come back.
         return f"{what} is older than the changelog keeps deletions"
@@ -152,11 +158,18 @@ def is_proven(spec: TaskSpec, manifest: Manifest, found: Found) -> bool:
     )
 
 
+def why_beheaded(first: int, cleanup_policy: str) -> str:
+    """Why a changelog that begins at this offset lacks records that nothing made obsolete; empty if it does not."""
+    # Compaction never moves a log's beginning; only deleting records does.
+    if first > 0 and "delete" not in cleanup_policy:
+        return f"changelog's records before offset {first} were deleted"
+    return ""
+
+
 def why_not_full(found: Found, committed: ChangelogPosition) -> str:
     """Why the changelog alone does not give the store."""
-    # Compaction never moves a log's beginning; only deleting records does.
-    if found.changelog_first > 0 and "delete" not in found.cleanup_policy:
-        return f"changelog's records before offset {found.changelog_first} were deleted"
+    if beheaded := why_beheaded(found.changelog_first, found.cleanup_policy):
+        return beheaded
     if found.changelog_first > committed.offset:
         return "changelog begins after the committed position"
     return ""

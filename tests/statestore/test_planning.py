@@ -13,6 +13,7 @@ from statestore.batches import Position
 from statestore.config import StoreSpec, TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.planning.facts import Found, SnapshotFound
+from statestore.planning.hazards import CLOCKS_DIFFER_MS
 from statestore.planning.plan import Option, RecoveryPlan, Way, every_way, plan_recovery
 from statestore.planning.rates import Rates, load_rates, save_rates
 from statestore.snapshots.manifest import Manifest, SnapshotFile
@@ -80,6 +81,10 @@ def test_a_store_behind_rolls_forward_over_the_tail() -> None:
         ("local store is ahead: it stands at batch 6, batch 5 is committed", {"checkpoint": at(6, 50)}),
         ("local store is ahead", {"checkpoint": at(4, 60)}),
         ("older than the changelog keeps deletions", {"checkpoint": replace(at(4, 40), written_at_ms=NOW - DAY)}),
+        (
+            "local store's age is not known",
+            {"checkpoint": replace(at(4, 40), written_at_ms=NOW + CLOCKS_DIFFER_MS + 1)},
+        ),
         (
             "local store was written with 8 state partitions, the query has 4",
             {"checkpoint": replace(at(4, 40), tasks=8)},
@@ -185,6 +190,7 @@ def of(manifest_change: dict[str, Any]) -> SnapshotFound:
         ("snapshot is ahead", snapshot(4, 51), {}),
         ("changelog begins after the snapshot's offset", of({}), {"changelog_first": 41, "cleanup_policy": "compact,delete"}),
         ("snapshot is older than the changelog keeps deletions", of({"version_at_ms": NOW - DAY}), {}),
+        ("snapshot's age is not known", of({"version_at_ms": NOW + 2 * DAY}), {}),
         ("manifest is unreadable", SnapshotFound("key", "file", None, "manifest is unreadable"), {}),
     ],
 )  # fmt: skip

@@ -57,11 +57,20 @@ class TestPlan:
             ("ahead", replace(LOCAL, offset=51), 0),
             ("before the changelog's beginning", LOCAL, 41),
             ("older than deletions are kept", replace(LOCAL, written_at_ms=NOW - DAY), 0),
+            ("written by a clock that was ahead", replace(LOCAL, written_at_ms=NOW + DAY), 0),
         ],
     )
     def test_a_local_store_is_restored_in_full_when_it_is(self, case: str, local: StoreVersion, first: int) -> None:
-        plan = plan_restore("s", local, COMMITTED, replace(CHANGELOG, first=first), NOW)
+        changelog = replace(CHANGELOG, first=first, cleanup_policy="compact,delete")
+        plan = plan_restore("s", local, COMMITTED, changelog, NOW)
         assert (Way.FULL_REPLAY, first, 50) == (plan.way, plan.start, plan.end)
+
+    def test_a_compacted_changelog_that_lost_its_head_does_not_give_a_store(self) -> None:
+        beheaded = replace(CHANGELOG, first=41)
+        for local in (StoreVersion(), LOCAL):
+            with pytest.raises(Unrecoverable, match="before offset 41 were deleted"):
+                plan_restore("s", local, COMMITTED, beheaded, NOW)
+        assert Way.ROLL_FORWARD is plan_restore("s", replace(LOCAL, offset=41), COMMITTED, beheaded, NOW).way
 
     def test_an_old_store_that_misses_nothing_is_used(self) -> None:
         old = replace(LOCAL, offset=50, written_at_ms=NOW - 2 * DAY)
@@ -266,6 +275,17 @@ class TestRefusals:
             pass
         admin.create(topic, partitions=1, settings={"cleanup.policy": "compact"})
         with pytest.raises(Unrecoverable, match="created again"):
+            start(of=("indexed",))
+
+    def test_a_changelog_whose_head_was_deleted(self, start: Start, config: StreamConfig, ended: str) -> None:
+        admin, topic = Admin(config.kafka), f"{ended}-indexed-changelog"
+        # Brokers refuse to delete records of a topic that is only compacted.
+        admin.configure(topic, {"cleanup.policy": "compact,delete"})
+        admin.trim(topic, 0, before=5)
+        admin.configure(topic, {"cleanup.policy": "compact"})
+        start(of=("indexed",)).task.close()
+        shutil.rmtree(config.task_folder)
+        with pytest.raises(Unrecoverable, match="before offset 5 were deleted"):
             start(of=("indexed",))
 
     def test_input_offsets_that_are_gone_beside_a_changelog_that_is_not(
