@@ -98,7 +98,9 @@ class Segmented(Kind):
         self.reads_layouts = frozenset(f"{known}/{interval_ms}" for known in self.reads_layouts)  # type: ignore[misc]
         self._segments = Segments(name, retention_ms, interval_ms, segment_suffix)
         self._oldest_live = 0
+        # Readers add to it while the writer goes through it.
         self._scans: WeakSet[SegmentScan] = WeakSet()
+        self._scanning = Lock()
 
     @property
     def retention_ms(self) -> int:
@@ -184,7 +186,9 @@ class Segmented(Kind):
                 drop(self._segments.space(number))
 
     def _hold(self, number: int) -> None:
-        for scan in list(self._scans):
+        with self._scanning:
+            scans = list(self._scans)
+        for scan in scans:
             scan.hold(number)
 
     def _restored(self, records: Sequence[ChangelogRecord]) -> Mapping[str, Changes]:
@@ -289,7 +293,8 @@ class Segmented(Kind):
         if self._persistent:
             return chain.from_iterable(map(open_segment, ordered))
         scan = SegmentScan(ordered, open_segment)
-        self._scans.add(scan)
+        with self._scanning:
+            self._scans.add(scan)
         return iter(scan)
 
     def _placed(self, piece: list[Entry], from_ms: int, to_ms: int) -> list[Placed]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
@@ -12,7 +16,7 @@ from statestore.kinds.window import Window
 from statestore.layouts import window as layout
 from statestore.store import Isolation
 from tests.statestore.conftest import PERSISTENT, SETUPS, TRANSACTIONAL, TaskUnderTest
-from tests.statestore.kinds.test_window import RETENTION_MS, fill, key, opened, values
+from tests.statestore.kinds.test_window import HUGE_MS, RETENTION_MS, fill, key, opened, values
 
 on_disk = pytest.mark.parametrize("setup", PERSISTENT, ids=str)
 in_memory = pytest.mark.parametrize("setup", [setup for setup in SETUPS if not setup.persistent], ids=str)
@@ -26,6 +30,15 @@ PUTS = [(0, 120_000), (1, 150_000), (2, 180_000), (4, 240_000), (5, 270_000), (6
 @pytest.fixture
 def store(task: TaskUnderTest) -> Window:
     return opened(task)
+
+
+@pytest.fixture
+def often_switching() -> Iterator[None]:
+    """Threads take turns after a few steps each."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
 
 
 def segments(store: Window, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> list[int]:
@@ -152,6 +165,27 @@ class TestOpenIterators:
         assert ["a", "c"] == values(first)
         assert ["b", "d"] == values(second)
         assert [] == list(store.fetch(key(1), 0, 50))
+
+    @in_memory
+    def test_readers_may_open_them_while_segments_are_dropped(self, store: Window, often_switching: None) -> None:
+        ended = Event()
+
+        def read() -> None:
+            while not ended.is_set():
+                # Held, since the writer then has more of them to go through.
+                held = [store.fetch(key(1), 0, HUGE_MS) for _ in range(100)]
+                del held
+
+        with ThreadPoolExecutor(2) as readers:
+            reading = [readers.submit(read) for _ in range(2)]
+            try:
+                for number in range(1_000):
+                    put(store, 1, number * MINUTE_MS)
+            finally:
+                ended.set()
+            for one in reading:
+                one.result()
+        assert [998, 999] == [start // MINUTE_MS for start, _ in store.fetch(key(1), 0, HUGE_MS)]
 
     @pytest.mark.case("W-51")
     @in_memory
