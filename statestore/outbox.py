@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from statestore.context import ChangelogRecord, Headers
+from statestore.errors import Unavailable
 from statestore.failpoints import reach
 from statestore.kafka.producer import TransactionalProducer
 
@@ -43,6 +44,7 @@ class Outbox:
     bytes: int = 0
     begun: bool = False
     _waiting: list[ChangelogRecord | Output] = field(default_factory=list)
+    _lost: str = ""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -71,11 +73,18 @@ class Outbox:
         self.bytes = 0
 
     def deliver(self) -> None:
-        """`send`, and wait until Kafka has everything."""
+        """`send`, and wait until Kafka has everything.
+
+        Raises `Unavailable` if a record was put before the end of what is committed: brokers have lost that, and stores
+        have changes that their changelogs lack. Opened again, they are what is left.
+        """
         self.send()
         reach("program.sent")
         self.producer.flush()
         reach("program.delivered")
+        if self._lost:
+            hint = "look at the brokers: an unclean election, or a machine that has lost its power"
+            raise Unavailable("kafka has lost committed records", topic=self._lost, partition=self.partition, hint=hint)
 
     def ended(self) -> None:
         """The transaction was committed."""
@@ -83,6 +92,8 @@ class Outbox:
 
     def _produce(self, topic: str, record: ChangelogRecord | Output, partition: int, store: str = "") -> None:
         def delivered(offset: int) -> None:
+            if offset < self.offsets[store]:
+                self._lost = topic
             self.offsets[store] = offset + 1
 
         self.producer.produce(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from statestore.errors import Unavailable
+from statestore.kafka.producer import TransactionalProducer
 from statestore.task import Task, TaskState
 from tests.statestore.conftest import ONE, TWO
 from tests.support.task import TaskWorld, commit_batch
@@ -57,3 +58,30 @@ def test_an_opening_that_fails_in_its_last_step_lets_everything_go(
         assert second.state is TaskState.RUNNING
     finally:
         second.close()
+
+
+@pytest.mark.parametrize("which", ["changelog_topic", "batches_topic"])
+def test_a_task_whose_records_kafka_has_lost_commits_nothing_behind_them(
+    world: TaskWorld, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    task = world.running
+    world.commit({TWO: b"2"})
+    lost = world.batches.name if which == "batches_topic" else world.spec.store.changelog_topic
+    produce = TransactionalProducer.produce
+
+    def two_offsets_back(self: Any, topic: str, *, on_offset: Any = None, **record: Any) -> None:
+        told = on_offset
+        if topic == lost and on_offset is not None:
+            told = lambda offset: on_offset(offset - 2)  # noqa: E731
+        produce(self, topic, on_offset=told, **record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransactionalProducer, "produce", two_offsets_back)
+        with pytest.raises(Unavailable, match=r"batch was not committed .*kafka has lost committed records"):
+            world.commit({TWO: b"3"})
+    assert task.state is TaskState.RUNNING
+    assert world.entries() == {ONE: b"1", TWO: b"2"}
+    position = world.log.position(0)
+    assert position is not None and position.batch == task.committed_batch == 1
+    assert 2 == world.commit({TWO: b"3"})
+    assert world.entries() == {ONE: b"1", TWO: b"3"}
