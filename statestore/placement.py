@@ -16,6 +16,7 @@ from heapq import merge
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,7 +24,7 @@ from statestore.columns import Entries, integers
 from statestore.config import StoreSpec
 from statestore.layouts.segments import Segments, default_interval_ms
 from statestore.murmur2 import partitions_of
-from statestore.spaces.base import Change
+from statestore.spaces.base import Change, ChangeColumns
 from statestore.store import Entry, Isolation
 from statestore.transactions.base import Transaction
 
@@ -109,14 +110,26 @@ class Placement:
         """`placed` of columns."""
         if self._segments is None:
             return {self._store: entries}
-        return self._segments.placed(entries, integers(entries.keys, -_SUFFIX, -_SEQUENCE))
+        return self._segments.placed(entries, _starts(entries.keys))
+
+    def placed_lists(self, changes: ChangeColumns, keys: pa.BinaryArray) -> dict[str, ChangeColumns]:
+        """`placed` of a windowed store's changes in lists; `keys` are the same keys as a column."""
+        assert self._segments is not None
+        rows = self._segments.rows(_starts(keys))
+        if len(rows) == 1:
+            return dict.fromkeys(rows, changes)
+        return {space: changes.taken(mine.tolist()) for space, mine in rows.items()}
 
     # Expiry.
 
-    def is_live(self, key: bytes, stream_time_ms: int) -> bool:
-        """Whether the key's segment is kept at that stream time."""
+    def live(self, keys: pa.BinaryArray, stream_time_ms: int) -> npt.NDArray[np.bool_]:
+        """Whether each key's segment is kept at that stream time."""
         segments = self._segments
-        return segments is None or segments.number(_start(key)) >= segments.oldest_live(stream_time_ms)
+        if segments is None:
+            return np.ones(len(keys), np.bool_)
+        oldest_ms = segments.oldest_live(stream_time_ms) * segments.interval_ms
+        live: npt.NDArray[np.bool_] = _starts(keys) >= oldest_ms
+        return live
 
     def expired(self, spaces: list[str], stream_time_ms: int) -> list[str]:
         """Those of the spaces whose segment has expired, the oldest first."""
@@ -134,17 +147,23 @@ class Placement:
         return [self._store] if segments is None else [segments.space(number) for number in segments.numbers(known)]
 
     def get_many(self, source: Readable, keys: list[bytes]) -> list[bytes | None]:
-        """Values of the keys, in their order."""
+        """Values of a few keys, in their order."""
+        return [source.get_many(self.space(key), [key])[0] for key in keys]
+
+    def states(self, source: Readable, keys: pa.BinaryArray) -> pa.BinaryArray:
+        """Values of the keys, in their order, null where there is none."""
+
+        def of(space: str, keys: pa.BinaryArray) -> pa.BinaryArray:
+            return pa.array(source.get_many(space, keys.to_pylist()), pa.binary())
+
         if self._segments is None:
-            return source.get_many(self._store, keys)
-        rows: dict[str, list[int]] = {}
-        for row, key in enumerate(keys):
-            rows.setdefault(self.space(key), []).append(row)
-        found: list[bytes | None] = [None] * len(keys)
-        for space, numbers in rows.items():
-            for row, value in zip(numbers, source.get_many(space, [keys[n] for n in numbers]), strict=True):
-                found[row] = value
-        return found
+            return of(self._store, keys)
+        rows = self._segments.rows(_starts(keys))
+        if len(rows) == 1:
+            return of(next(iter(rows)), keys)
+        found = [of(space, keys.filter(pa.array(mine))) for space, mine in rows.items()]
+        order = np.concatenate([np.flatnonzero(mine) for mine in rows.values()])
+        return pa.concat_arrays(found).take(pa.array(np.argsort(order)))
 
     def scan(
         self, source: Readable, *, lower: bytes | None = None, upper: bytes | None = None, stream_time_ms: int = -1
@@ -159,6 +178,10 @@ class Placement:
             return entries
         readable = self._segments.readable_from(stream_time_ms)
         return (entry for entry in entries if _start(entry[0]) >= readable)
+
+
+def _starts(keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
+    return integers(keys, -_SUFFIX, -_SEQUENCE).astype(np.int64)
 
 
 def _start(key: bytes) -> int:

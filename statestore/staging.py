@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import compress, islice
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -89,11 +91,12 @@ class Staged:
         self.states += states.to_pylist()
         self._columns.append(pa.RecordBatch.from_arrays([keys, states, times], schema=RECORDS))
 
-    def keep(self, is_live: Callable[[bytes], bool]) -> None:
+    def keep(self, live: Callable[[pa.BinaryArray], npt.NDArray[np.bool_]]) -> None:
         """Forget the state changes of keys that have expired by the end of the batch; their results stay."""
-        kept = list(map(is_live, self.keys))
-        if all(kept):
+        masks = [live(rows.column(0)) for rows in self._columns]
+        if all(mask.all() for mask in masks):
             return
+        kept = np.concatenate(masks).tolist()
         self.keys, self.states = list(compress(self.keys, kept)), list(compress(self.states, kept))
         self._columns = [rows for rows in self._filtered(kept) if len(rows)]
 
@@ -120,6 +123,11 @@ class Staged:
             yield pa.RecordBatch.from_arrays(
                 [pa.array(self.expired, pa.binary()), pa.nulls(count, pa.binary()), times], schema=RECORDS
             )
+
+    @property
+    def key_column(self) -> pa.BinaryArray:
+        """`keys` as a column."""
+        return pa.concat_arrays([rows.column(0) for rows in self._columns] or [pa.array([], pa.binary())])
 
     @property
     def changes(self) -> int:

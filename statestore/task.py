@@ -312,7 +312,7 @@ class Task:
 
         def stored(keys: pa.BinaryArray) -> pa.BinaryArray:
             with self._spoiling():
-                return pa.array(self._placement.get_many(reader, keys.to_pylist()), pa.binary())
+                return self._placement.states(reader, keys)
 
         return self._cache.states(keys, stored)
 
@@ -399,7 +399,7 @@ class Task:
             placement, stream_time_ms = self._placement, (staged.order or self.order).stream_time_ms
             if placement.windowed:
                 # What is out of retention by the end of the batch is not even written.
-                staged.keep(lambda key: placement.is_live(key, stream_time_ms))
+                staged.keep(lambda keys: placement.live(keys, stream_time_ms))
             self._put(staged)
             staged.changed = staged.changed_columns(self.store.changes)
             gone = self._expire(staged, stream_time_ms) if placement.windowed else []
@@ -444,11 +444,12 @@ class Task:
         return changed(self.digest, added=[added], taken=[taken, *gone])
 
     def _put(self, staged: Staged) -> None:
+        changes = ChangeColumns(staged.keys, staged.states)
         if not self._placement.windowed:
-            self.store.put_all(self.spec.store.name, ChangeColumns(staged.keys, staged.states))
+            self.store.put_all(self.spec.store.name, changes)
             return
-        for space, changes in self._placement.placed(zip(staged.keys, staged.states, strict=True)).items():
-            self.store.put_all(space, changes)
+        for space, its in self._placement.placed_lists(changes, staged.key_column).items():
+            self.store.put_all(space, its)
 
     def _require_mine(self, keys: pa.BinaryArray) -> None:
         if keys.null_count:

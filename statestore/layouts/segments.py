@@ -49,11 +49,15 @@ class Segments:
 
     def placed(self, entries: Entries, times_ms: npt.NDArray[Any]) -> dict[str, Entries]:
         """Entries of these times by the space of their segment, in their order."""
+        rows = self.rows(times_ms)
+        if len(rows) == 1:
+            return dict.fromkeys(rows, entries)
+        return {space: entries.taken(np.flatnonzero(mine)) for space, mine in rows.items()}
+
+    def rows(self, times_ms: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.bool_]]:
+        """Which of the times are in the segment of each space; a space without any is left out."""
         numbers = times_ms.astype(np.int64) // self.interval_ms
-        found = np.unique(numbers).tolist()
-        if len(found) == 1:
-            return {self.space(found[0]): entries}
-        return {self.space(number): entries.taken(np.flatnonzero(numbers == number)) for number in found}
+        return {self.space(number): numbers == number for number in np.unique(numbers).tolist()}
 
     def numbers(self, spaces: list[str]) -> list[int]:
         """The segments among `spaces`, ascending; other spaces are left out."""

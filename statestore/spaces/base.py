@@ -8,8 +8,9 @@ changes and the offset they stand at go in together. Dropping a space is a delet
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from statestore.ranges import Range
 from statestore.store import Entry
@@ -32,6 +33,10 @@ class ChangeColumns:
             return changes
         rows = list(changes)
         return cls([key for key, _ in rows], [value for _, value in rows])
+
+    def taken(self, rows: Sequence[bool]) -> ChangeColumns:
+        """Those of the changes that `rows` says, in their order."""
+        return ChangeColumns(list(compress(self.keys, rows)), list(compress(self.values, rows)))
 
     @property
     def size_bytes(self) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from statestore.columns import Timed, records_of
 from statestore.config import StoreSpec
 from statestore.layouts.window import pack
 from statestore.murmur2 import partitions_of
 from statestore.placement import Placement
+from statestore.spaces.base import ChangeColumns
 from statestore.spaces.memory import MemoryBase
 
 MINUTE = 60_000
@@ -31,7 +34,7 @@ def test_without_windows_all_is_one_space_and_nothing_expires() -> None:
     assert {"s": [(b"a", b"1")]} == PLAIN.placed([(b"a", b"1")])
     assert keys == PLAIN.owners(keys)
     assert [] == PLAIN.expired(["s", "checkpoint"], 10**15)
-    assert PLAIN.is_live(b"a", 10**15)
+    assert [True] == PLAIN.live(keys, 10**15).tolist()
     records = records_of([(b"a", b"1", 5), (None, b"2", 6)])
     assert {-1: records} == PLAIN.results(records, 3)
 
@@ -71,4 +74,23 @@ def test_what_is_readable_is_exact_and_what_is_kept_goes_by_segment(stored: Memo
     assert {b"1", b"2"} == {value for _, value in WINDOWED.scan(stored, stream_time_ms=now)}
     assert [] == WINDOWED.expired(stored.spaces(), now)
     assert ["s.0"] == WINDOWED.expired(stored.spaces(), 3 * MINUTE)
-    assert (False, True) == tuple(WINDOWED.is_live(pack(b"a", start), 3 * MINUTE) for start in (59_999, 60_000))
+    starts = pa.array([pack(b"a", start) for start in (59_999, 60_000)], pa.binary())
+    assert [False, True] == WINDOWED.live(starts, 3 * MINUTE).tolist()
+
+
+@given(windows=st.lists(st.tuples(st.binary(max_size=3), st.integers(0, 5 * MINUTE))), now=st.integers(0, 9 * MINUTE))
+def test_columns_lie_where_their_rows_do(windows: list[tuple[bytes, int]], now: int) -> None:
+    keys = [pack(key, start) for key, start in windows]
+    # A slice, as Arrow's columns may be, beside keys that are asked for and not stored.
+    column = pa.array([pack(b"not", 1), *keys, pack(b"none", MINUTE)], pa.binary()).slice(1)
+    changes = [(key, None if n % 5 == 4 else b"%d" % n) for n, key in enumerate(keys)]
+    placed = WINDOWED.placed(changes)
+    found = WINDOWED.placed_lists(ChangeColumns.of(changes), column.slice(0, len(keys)))
+    assert placed == {space: list(its) for space, its in found.items()}
+    base = MemoryBase()
+    base.write(placed)
+    assert [base.get(WINDOWED.space(key), key) for key in column.to_pylist()] == WINDOWED.states(
+        base, column
+    ).to_pylist()
+    dead = WINDOWED.expired(list(placed), now)
+    assert [WINDOWED.space(key) not in dead for key in keys] == WINDOWED.live(column, now).tolist()[: len(keys)]
