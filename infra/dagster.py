@@ -61,6 +61,7 @@ INHERITED = (
     "TZ",
     "TMPDIR",
     "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
     "PYTHONPATH",
     "VIRTUAL_ENV",
     # What traces are sent with, which their library reads by itself.

@@ -11,8 +11,8 @@ Owns the layout of a home and which processes belong to it:
 Invariants: two commands never change one home at the same time; `up` starts what is missing or dead and touches nothing
 that runs; when a component fails, what this call started is stopped again; after `down` no process of the stack is
 left, whatever the files say. Survives kill -9 of any process, of the command itself, and files cut short.
-`down(wipe=True)` deletes a home that holds nothing but what is ours, as of the first `up`; otherwise only the entries
-above and the metastore's database, which would miss its log, so that a home given by mistake loses nothing else.
+`down(wipe=True)` deletes a home that was empty at the first `up`; otherwise only the entries above and the metastore's
+database, which would miss its log, so that a home given by mistake loses nothing else. What is left is named.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OPTIONAL = (MONITORING,)
 PROCESSES = (KAFKA, S3, DAEMON, WEBSERVER)
 MONITORS = (PROMETHEUS, ALERTMANAGER)
 LOCK_TIMEOUT_S = 300.0
-# Present in homes in which `up` found nothing of others, which `down(wipe=True)` may delete as a whole.
+# Present in homes that `up` found empty, which `down(wipe=True)` may delete as a whole.
 MADE_BY_UP = ".made-by-up"
 # A database without the topics that it speaks of would refuse every statement.
 DATABASE = "metastore.db"
@@ -52,8 +52,8 @@ ENTRIES = (
     *("stack.json", "run", "logs", "kafka", "s3", "dagster", "monitoring", "stack.lock"),
     *(DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"),
 )
-# What commands and drivers make besides, also before the first `up`. Others have folders of these names, too.
-COMMON = ("state", "snapshots", "spark", "past", "locks", "metrics", "backups", "api-token", "sql_history")
+# Of what a wipe leaves, so many are named.
+LEFT_NAMED = 10
 
 Progress = Callable[[str, str], None]
 State = Literal["running", "stopped", "dead"]
@@ -185,7 +185,8 @@ class Stack:
             (self.home / "stack.json").unlink(missing_ok=True)
             if wipe:
                 self._wipe()
-                tell("data", f"deleted {'what is ours in ' if self.home.exists() else ''}{self.home}")
+                left = what_is_left(self.home)
+                tell("data", f"of {self.home} is left: {left}" if left else f"deleted {self.home}")
         return self._status(java_home=None)
 
     def _up_kafka(self, java: JavaHome, port: int | None, tell: Progress) -> list[str]:
@@ -266,19 +267,16 @@ class Stack:
         return ComponentStatus(name, "dead" if path.exists() else "stopped", None, None, None, str(self._log(name)))
 
     def _is_ours(self) -> bool:
-        """Whether the home may be deleted as a whole: `up` found it without anything that is not ours, or would now."""
+        """Whether the home may be deleted as a whole: `up` found it empty, or would now.
+
+        No other name tells: what commands make in a home before `up`, as `state` or `backups`, others make as well.
+        """
         names = set(os.listdir(self.home))
-        return (
-            MADE_BY_UP in names
-            or names <= {"stack.lock"}
-            # Its database tells a home of ours, in which commands worked before `up`, from a folder with common names.
-            or (DATABASE in names and names <= {*ENTRIES, *COMMON})
-        )
+        return MADE_BY_UP in names or names <= {"stack.lock"}
 
     def _wipe(self) -> None:
         entries = os.listdir(self.home) if self._is_ours() else ENTRIES
-        # The lock goes last: until then nobody else may begin.
-        for name in sorted(entries, key=lambda name: name == "stack.lock"):
+        for name in sorted(entries, key=_turn):
             path = self.home / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -295,6 +293,22 @@ class Stack:
 
     def _log(self, name: str) -> Path:
         return self.home / "logs" / f"{name}.log"
+
+
+def what_is_left(home: Path) -> str:
+    """What a wipe has left in the home, by name; empty if the home is gone."""
+    names = sorted(os.listdir(home)) if home.exists() else []
+    more = [f"{len(names) - LEFT_NAMED} more"] if len(names) > LEFT_NAMED else []
+    return ", ".join([*names[:LEFT_NAMED], *more])
+
+
+def _turn(name: str) -> tuple[bool, bool, bool, str]:
+    """When a wipe deletes this entry, so that one that is killed half-way leaves a home that works or is wiped again.
+
+    First the database, before the log that it speaks of, and in it the file before its WAL. Then the rest, then what says
+    that the rest may be deleted. The lock goes last: until then nobody else may begin.
+    """
+    return not name.startswith(DATABASE), name == "stack.lock", name == MADE_BY_UP, name
 
 
 def _checked(components: Iterable[str], module: str | None, config: Path | None) -> frozenset[str]:

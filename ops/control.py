@@ -326,9 +326,10 @@ def end_driver(registry: Registry, name: str, *, timeout_s: float = 60.0) -> boo
 
 
 def end_drivers_of(home: Path, *, timeout_s: float = 60.0) -> list[str]:
-    """As `end_driver`, for every driver of this home that was started on this machine, where no registry tells of them.
+    """As `end_driver`, for every detached driver of this home on this machine, where no registry tells of them.
 
-    They are known by their command and environment. Gives the names of their pipelines.
+    They are known by their command and environment. `rollforward run` in a terminal is not: its home may be its folder's
+    alone. Gives the names of their pipelines.
     """
     ended = set()
     for process in psutil.process_iter():

@@ -85,10 +85,9 @@ def dagster_yaml() -> Path:
 
 
 def stack_environment(settings: Settings) -> dict[str, str]:
-    """The settings for Dagster's processes, spelled out: they run in another folder and read no file of this one."""
+    """The settings for Dagster's processes, spelled out: they run in another folder and read no file."""
     from infra.process import MARK
     from ops.environment import driver_environment
-    from pipelines.settings import FILE
     from statestore.channel import CA
 
     placeholder = settings.bootstrap_servers or "none:0"
@@ -99,7 +98,6 @@ def stack_environment(settings: Settings) -> dict[str, str]:
         ours.pop("ROLLFORWARD_BOOTSTRAP_SERVERS")
     if CA in ours:
         ours[CA] = str(Path(ours[CA]).expanduser().absolute())
-    file = Path(os.environ.get("ROLLFORWARD_CONFIG") or FILE)
-    if file.exists():
-        ours["ROLLFORWARD_CONFIG"] = str(file.absolute())
+    # They need no file, and one that is named would have to stay where it is.
+    ours["ROLLFORWARD_CONFIG"] = os.devnull
     return ours

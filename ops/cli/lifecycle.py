@@ -120,6 +120,8 @@ def _desired(pipeline: str, settings: Settings) -> Iterator[None]:
 
     A process that is killed leaves it desired, and Dagster goes on with the pipeline, as after any driver's death.
     """
+    from sqlalchemy.exc import SQLAlchemyError
+
     from pipelines.metastore.embedded import want
     from pipelines.registry import RUNNING, STOPPED
     from statestore.errors import Fenced, RollforwardError
@@ -137,8 +139,8 @@ def _desired(pipeline: str, settings: Settings) -> Iterator[None]:
             try:
                 with registry_of(settings) as registry:
                     want(pipeline, STOPPED, settings, registry)
-            except RollforwardError as error:
-                # What has ended the run is told, too.
+            except (RollforwardError, SQLAlchemyError, OSError) as error:
+                # It is told and not raised: what has ended the run is raised.
                 hint = f"stop it with: rollforward stop {pipeline}"
                 print(f"pipeline {pipeline} is still desired to run: {error}; {hint}", file=sys.stderr)
 

@@ -157,7 +157,10 @@ def down(
     wipe: Annotated[bool, typer.Option("--wipe", help="Delete the data too: topics, stores, history.")] = False,
     json: Json = False,
 ) -> None:
-    """Stop the pipelines of this home and the local stack. Leaves no process, even where the metastore does not answer."""
+    """Stop the pipelines of this home and the local stack.
+
+    Leaves no process; where the metastore does not answer, none of the stack and no detached driver.
+    """
     settings = settings_of_here()
     with progress("Stopping") as tell:
         stopped = stop_everything(settings, tell, wipe=wipe)
@@ -172,37 +175,61 @@ def down(
 def _data_text(home: Path, *, wipe: bool) -> str:
     if not wipe:
         return f"The data stays in {home}."
-    return f"Our data in {home} is deleted, what else is there stays." if home.exists() else f"{home} is deleted."
+    from infra.stack import what_is_left
+
+    left = what_is_left(home)
+    return (
+        f"The stack's data is deleted. Left in {home}, which was not empty before: {left}"
+        if left
+        else f"{home} is deleted."
+    )
 
 
 def stop_everything(settings: Settings, tell: Progress, *, wipe: bool = False) -> dict[str, Any]:
     """Pipelines first, so that they end between two batches, then the stack.
 
-    What is wrong with the registry is raised when all of it has ended.
+    What is wrong with the registry is raised when all of it has ended, unless its database went with the wipe.
     """
+    import psutil
+
     from ops.environment import on_local_stack
 
+    stack = stack_of(settings)
     try:
         pipelines = stop_pipelines(on_local_stack(settings), tell)
-    except Exception:
+    except Exception as error:
         # Whatever it is: there is no other command that ends these processes.
-        _stop_without_registry(settings, tell, wipe=wipe)
-        raise
-    status = stack_of(settings).down(wipe=wipe, on_progress=tell)
+        pipelines = _stop_without_registry(settings, tell, error)
+        if not wipe:
+            raise
+        status = stack.down(wipe=True, on_progress=tell)
+        if isinstance(error, psutil.Error) or not _is_wiped(settings.metastore, settings.home):
+            # A driver that could not be ended, or a database that is as wrong as before.
+            raise
+    else:
+        status = stack.down(wipe=wipe, on_progress=tell)
     return {"stopped_pipelines": pipelines, **status.to_json()}
 
 
-def _stop_without_registry(settings: Settings, tell: Progress, *, wipe: bool) -> None:
+def _stop_without_registry(settings: Settings, tell: Progress, error: Exception) -> list[str]:
     """Drivers as the machine's processes tell of them, then the stack, and drivers that Dagster has started meanwhile."""
     from ops import control
 
-    tell("pipelines", "the metastore does not answer: ending the drivers of this home among the machine's processes")
+    reason = str(error).partition("\n")[0]
+    tell("pipelines", f"the metastore does not answer: {reason}")
+    tell("pipelines", "ending the detached drivers of this home; end a `rollforward run` in its own terminal")
     ended = control.end_drivers_of(settings.home)
     stack_of(settings).down(on_progress=tell)
-    for name in sorted({*ended, *control.end_drivers_of(settings.home)}):
+    names = sorted({*ended, *control.end_drivers_of(settings.home)})
+    for name in names:
         tell(name, "stopped")
-    if wipe:
-        stack_of(settings).down(wipe=True, on_progress=tell)
+    return names
+
+
+def _is_wiped(metastore: str, home: Path) -> bool:
+    """Whether the database of this URL was in the home, and is not any more."""
+    database = Path(metastore.removeprefix("sqlite:///").partition("?")[0])
+    return database.is_relative_to(home) and not database.exists()
 
 
 def stop_pipelines(settings: Settings, tell: Progress) -> list[str]:

@@ -32,7 +32,11 @@ CHECKPOINT_OP, BACKUP_OP = "checkpoint", "backup"
 BACKUPS_KEPT = 14
 JITTER_S = 60.0
 VERIFY_PERCENT = 5.0
-TAGS = {"rollforward/managed": "true", "dagster/max_retries": "0", "dagster/max_runtime": "7200"}
+# Dagster ends a run behind this: one whose process was killed would stay at work for ever, and keep the next ones away.
+RUNTIME_MAX = {"dagster/max_runtime": "7200"}
+TAGS = {"rollforward/managed": "true", "dagster/max_retries": "0", **RUNTIME_MAX}
+# What a run by the clock carries, with its job's name.
+SCHEDULED_TAG = "rollforward/scheduled"
 Work = Callable[[dg.OpExecutionContext, Settings, Registry, PipelineDefinition], dict[str, Any]]
 
 
@@ -190,7 +194,7 @@ def scheduled(
         late = _later_run(context, job.name)
         if late is not None:
             return dg.SkipReason(f"run {late[:8]} did the work after this tick was due")
-        return dg.RunRequest(run_config=config or {}, tags={"rollforward/scheduled": job.name})
+        return dg.RunRequest(run_config=config or {}, tags={SCHEDULED_TAG: job.name, **RUNTIME_MAX})
 
     return dg.ScheduleDefinition(
         name=f"{job.name}_by_the_clock",

@@ -1,6 +1,6 @@
 """Runs of our own schedules that are some days old go: Dagster keeps every run for ever, and these are hundreds a day.
 
-They are known by their jobs. Runs that start, recover, reset, backfill or archive are somebody's history, and stay.
+They are known by the tag of a run by the clock. Runs by hand and of alerts, and those that start, recover, reset, backfill or archive are somebody's history, and stay.
 """
 
 # Annotations stay real here: Dagster reads an op's configuration from them.
@@ -15,7 +15,7 @@ from dagster._core.storage.event_log import SqlEventLogStorage, SqliteEventLogSt
 from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable
 
 from ops.dagster import drift, health
-from ops.dagster.maintenance import TAGS, WORK_JOBS, ClockConfig, clocked, wait_s
+from ops.dagster.maintenance import SCHEDULED_TAG, TAGS, WORK_JOBS, ClockConfig, clocked, wait_s
 from ops.environment import settings_now
 
 DELETE_OP, DELETE_JOB = "delete_runs", "delete_old_runs"
@@ -28,13 +28,12 @@ JOBS = (health.LOOK_JOB, health.VERIFY_JOB, drift.JOB, DELETE_JOB, *(job.name fo
 
 
 def delete_runs(instance: dg.DagsterInstance, *, before: datetime) -> int:
-    """Delete our jobs' finished runs that were made before this moment, DELETED_MAX at most; gives how many."""
+    """Delete our schedules' finished runs that were made before this moment, DELETED_MAX at most; gives how many."""
     count = 0
-    for job in JOBS:
-        old = dg.RunsFilter(job_name=job, statuses=_FINISHED, created_before=before)
-        while count < DELETED_MAX and (runs := instance.get_runs(old, limit=_AT_ONCE)):
-            _delete(instance, [run.run_id for run in runs])
-            count += len(runs)
+    old = dg.RunsFilter(tags={SCHEDULED_TAG: [*JOBS]}, statuses=_FINISHED, created_before=before)
+    while count < DELETED_MAX and (runs := instance.get_runs(old, limit=_AT_ONCE)):
+        _delete(instance, [run.run_id for run in runs])
+        count += len(runs)
     return count
 
 

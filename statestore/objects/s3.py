@@ -1,6 +1,6 @@
 """Objects in an S3 bucket, below a prefix. The only file that imports boto3.
 
-Credentials come from boto3's own chain. botocore repeats what may pass (connections, 5xx, throttling with back-off).
+Credentials come from boto3's own chain, or from profile `default` of a file that is named. botocore repeats what may pass (connections, 5xx, throttling with back-off).
 Large files go in parts, in parallel, through one transfer manager, whose bandwidth limit therefore holds for all of
 them together. It does not see uploads of less than a quarter MiB, and small downloads go past it: small files wait for a
 limit of their own, at the same rate. `upload` knows no `If-None-Match`, so only small bodies are written conditionally.
@@ -18,6 +18,7 @@ import boto3
 import botocore.session
 from boto3.s3.transfer import TransferConfig, create_transfer_manager
 from botocore.config import Config
+from botocore.credentials import SharedCredentialProvider
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -47,6 +48,7 @@ _SMALL = 64 * 1024
 # Uploads of less are not seen by the transfer manager's limit (s3transfer's `BandwidthLimitedStream`).
 _UNSEEN = 256 * 1024
 _CONFLICT_TRIES = 5
+_PROFILE = "default"
 
 
 def _code(error: ClientError) -> str:
@@ -253,10 +255,7 @@ class S3Objects(ObjectStore):
 
 
 def _client(config: ObjectsConfig) -> Any:
-    core = botocore.session.Session()
-    if config.credentials_file:
-        core.set_config_variable("credentials_file", config.credentials_file)
-    return boto3.Session(botocore_session=core).client(
+    return boto3.Session(botocore_session=_session(config.credentials_file)).client(
         "s3",
         endpoint_url=config.endpoint_url or None,
         region_name=config.region or None,
@@ -269,6 +268,19 @@ def _client(config: ObjectsConfig) -> Any:
             max_pool_connections=2 * config.parallel + 4,
         ),
     )
+
+
+def _session(credentials_file: str) -> botocore.session.Session:
+    if not credentials_file:
+        return botocore.session.Session()
+    # A profile by name, or the environment's keys would go first, and its AWS_PROFILE would have to be in this file.
+    core = botocore.session.Session(profile=_PROFILE)
+    core.set_config_variable("credentials_file", credentials_file)
+    # A role or a sign-on of that name in ~/.aws/config would go before the file's key, too.
+    key = SharedCredentialProvider(credentials_file, _PROFILE).load()
+    if key is not None:
+        core.set_credentials(key.access_key, key.secret_key, key.token)
+    return core
 
 
 def _transfer_config(config: ObjectsConfig) -> TransferConfig:

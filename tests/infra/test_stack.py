@@ -18,7 +18,7 @@ from infra import jars
 from infra.broker import answers
 from infra.dagster import DAEMON, WEBSERVER
 from infra.errors import InfraError, StartFailed
-from infra.stack import Stack
+from infra.stack import Stack, what_is_left
 
 pytestmark = pytest.mark.usefixtures("leftovers")
 Leftovers = Callable[[], list[int]]
@@ -148,19 +148,14 @@ def test_wipe_of_a_home_that_was_not_ours_deletes_only_our_entries(stack: Stack)
     assert ["letter.txt"] == [path.name for path in stack.home.iterdir()]
 
 
-def test_wipe_deletes_a_home_in_which_commands_worked_before_the_first_up(stack: Stack) -> None:
-    (stack.home / "state").mkdir(parents=True)
-    for name in ("metastore.db", "metastore.db-wal", "sql_history"):
-        (stack.home / name).touch()
-    stack.up(components=[])
-    steps: list[tuple[str, str]] = []
-    stack.down(wipe=True, on_progress=lambda *step: steps.append(step))
-    assert not stack.home.exists()
-    assert ("data", f"deleted {stack.home}") == steps[-1]
-
-
 @pytest.mark.parametrize(
-    ("theirs", "left"), [(["backups"], ["backups"]), (["letter.txt", "metastore.db", "state"], ["letter.txt", "state"])]
+    ("theirs", "left"),
+    [
+        (["backups"], ["backups"]),
+        (["letter.txt", "metastore.db", "state"], ["letter.txt", "state"]),
+        # An operator's own, beside what a deploy before the first `up` has made.
+        (["backups", "metastore.db", "metastore.db-wal"], ["backups"]),
+    ],
 )
 def test_wipe_leaves_what_may_be_of_others_and_says_so(stack: Stack, theirs: list[str], left: list[str]) -> None:
     for name in theirs:
@@ -169,7 +164,37 @@ def test_wipe_leaves_what_may_be_of_others_and_says_so(stack: Stack, theirs: lis
     steps: list[tuple[str, str]] = []
     stack.down(wipe=True, on_progress=lambda *step: steps.append(step))
     assert left == sorted(path.name for path in stack.home.iterdir())
-    assert ("data", f"deleted what is ours in {stack.home}") == steps[-1]
+    assert ("data", f"of {stack.home} is left: {', '.join(left)}") == steps[-1]
+
+
+def test_of_many_that_a_wipe_leaves_some_are_named(tmp_path: Path) -> None:
+    assert "" == what_is_left(tmp_path)
+    for number in range(12):
+        (tmp_path / f"{number:02}").touch()
+    assert "00, 01, 02, 03, 04, 05, 06, 07, 08, 09, 2 more" == what_is_left(tmp_path)
+    assert "" == what_is_left(tmp_path / "none")
+
+
+def test_a_wipe_deletes_the_database_first_and_its_own_mark_and_lock_last(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack.up(components=[])
+    database = ["metastore.db", "metastore.db-shm", "metastore.db-wal"]
+    for name in ("api-token", *database, "zoo"):
+        (stack.home / name).touch()
+    deleted: list[str] = []
+    unlink = Path.unlink
+
+    def noted(path: Path, missing_ok: bool = False) -> None:
+        if path.parent == stack.home:
+            deleted.append(path.name)
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", noted)
+    stack.down(wipe=True)
+    # What `down` itself deletes goes before.
+    assert "stack.json" == deleted[0]
+    assert [*database, "api-token", "zoo", ".made-by-up", "stack.lock"] == deleted[1:]
 
 
 def test_status_of_nothing_is_stopped_and_makes_nothing(stack: Stack) -> None:

@@ -64,6 +64,26 @@ def test_credentials_come_from_the_environment(s3proxy: S3ProxyServer, monkeypat
     assert b"x" == store.get("a")
 
 
+@pytest.mark.parametrize("profile", ["", "production"])
+def test_the_key_of_a_file_that_is_named_signs_whatever_the_environment_says(
+    s3proxy: S3ProxyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    theirs = tmp_path / "config"
+    theirs.write_text("[default]\nrole_arn = arn:aws:iam::1:role/theirs\ncredential_source = Environment\n")
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "theirs",
+        "AWS_SECRET_ACCESS_KEY": "theirs",
+        "AWS_SESSION_TOKEN": "theirs",
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+        "AWS_CONFIG_FILE": str(theirs),
+        **({"AWS_PROFILE": profile} if profile else {}),
+    }.items():
+        monkeypatch.setenv(name, value)
+    store = store_of(s3proxy)
+    store.put("a", b"x")
+    assert b"x" == store.get("a")
+
+
 def test_a_missing_bucket_is_told(s3proxy: S3ProxyServer) -> None:
     with pytest.raises(InvalidConfig, match="NoSuchBucket"):
         S3Objects("nowhere", "", s3proxy.config).put("a", b"")

@@ -17,6 +17,7 @@ from sqlalchemy import update
 from sqlalchemy.exc import DatabaseError
 
 from ops import control
+from ops.cli import stack
 from ops.cli.stack import stop_everything, stop_pipelines
 from ops.environment import settings_now
 from ops.past import require_stopped
@@ -155,8 +156,13 @@ def test_down_ends_what_runs_of_this_home_also_where_its_registry_is_damaged(
     ]
     told: list[tuple[str, str]] = []
     try:
-        with pytest.raises(DatabaseError):
-            stop_everything(settings_now(), lambda *step: told.append(step), wipe=wipe)
+        if wipe:
+            # What was wrong went with it.
+            stopped = stop_everything(settings_now(), lambda *step: told.append(step), wipe=True)
+            assert ["sales"] == stopped["stopped_pipelines"]
+        else:
+            with pytest.raises(DatabaseError):
+                stop_everything(settings_now(), lambda *step: told.append(step))
         assert drivers[0].poll() is not None
         assert drivers[1].poll() is None
     finally:
@@ -165,7 +171,32 @@ def test_down_ends_what_runs_of_this_home_also_where_its_registry_is_damaged(
             driver.communicate()
     assert ("sales", "stopped") in told
     assert ("kafka", "was not running") in told
-    assert wipe != world.home.exists()
+    assert wipe != (world.home / "metastore.db").exists()
+
+
+def test_a_wipe_tells_of_a_damaged_database_that_lies_elsewhere(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = tmp_path / "elsewhere.db"
+    database.write_text("this is no database")
+    monkeypatch.setenv("ROLLFORWARD_METASTORE_URL", f"sqlite:///{database}")
+    (world.home / "kafka").mkdir(parents=True)
+    with pytest.raises(DatabaseError):
+        stop_everything(settings_now(), lambda *_: None, wipe=True)
+    assert database.exists()
+    assert not (world.home / "kafka").exists()
+
+
+def test_a_wipe_tells_of_a_driver_that_cannot_be_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise psutil.AccessDenied(1)
+
+    world.home.mkdir()
+    (world.home / "metastore.db").touch()
+    monkeypatch.setattr(stack, "stop_pipelines", refuse)
+    with pytest.raises(psutil.AccessDenied):
+        stop_everything(settings_now(), lambda *_: None, wipe=True)
+    assert not (world.home / "metastore.db").exists()
 
 
 @pytest.mark.usefixtures("launches")

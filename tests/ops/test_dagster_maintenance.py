@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 
 from ops.dagster.definitions import build_definitions
 from ops.dagster.maintenance import (
@@ -43,6 +44,22 @@ def run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> dg.Dagster
 def test_a_tick_asks_for_a_run_that_waits_a_little(instance: dg.DagsterInstance) -> None:
     asked = tick(instance, NOW)
     assert {"ops": {"snapshot": {"config": {"jitter_s": JITTER_S}}}} == asked.run_config
+
+
+def test_a_run_by_the_clock_that_was_killed_is_not_at_work_for_ever(world: World, instance: dg.DagsterInstance) -> None:
+    # Dagster heeds the tag only while it looks after its runs.
+    settings = yaml.safe_load((Path(__file__).parents[2] / "dagster.yaml").read_text())
+    assert settings["run_monitoring"]["enabled"] is True
+    world.deploy("sales")
+    schedules = build_definitions(settings_now()).get_repository_def().schedule_defs
+    assert 8 == len(schedules)
+    for schedule in schedules:
+        context = dg.build_schedule_context(instance=instance, scheduled_execution_time=NOW)
+        [request] = schedule.evaluate_tick(context).run_requests or []
+        assert (schedule.job_name, "7200") == (
+            request.tags["rollforward/scheduled"],
+            request.tags["dagster/max_runtime"],
+        )
 
 
 def test_a_run_at_work_keeps_the_next_away(instance: dg.DagsterInstance) -> None:

@@ -32,6 +32,11 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield made
 
 
+def by_the_clock(job: str) -> dict[str, str]:
+    """The tags of a run of this job's schedule."""
+    return {"rollforward/scheduled": job}
+
+
 def of_a_run(folder: Path, run_id: str) -> list[Path]:
     """Files and folders that are this run's."""
     return [path for path in folder.rglob("*") if run_id in path.name]
@@ -49,7 +54,7 @@ def test_an_old_run_leaves_nothing(world: World, instance: dg.DagsterInstance, t
     world.deploy("sales")
     job = build_definitions(settings_now()).get_repository_def().get_job("check_health")
     # It fails, as there is no Kafka, and has planned its checks by then.
-    run_id = job.execute_in_process(instance=instance, raise_on_error=False).run_id
+    run_id = job.execute_in_process(instance=instance, raise_on_error=False, tags=by_the_clock("check_health")).run_id
     assert 2 <= len(of_a_run(tmp_path, run_id))
     assert 5 == results(instance)
     assert 0 == delete_runs(instance, before=datetime.now(UTC) - timedelta(hours=1))
@@ -60,23 +65,32 @@ def test_an_old_run_leaves_nothing(world: World, instance: dg.DagsterInstance, t
 
 
 def test_what_is_at_work_or_somebodys_stays(instance: dg.DagsterInstance) -> None:
+    def made(job: dg.JobDefinition, status: dg.DagsterRunStatus, tags: dict[str, str], **config: Any) -> str:
+        return instance.create_run_for_job(job, run_config=config, status=status, tags=tags).run_id
+
     @dg.job
     def theirs() -> None:
         """Another job."""
 
-    config: dict[str, Any] = {"ops": {"snapshot": {}}}
-    at_work = instance.create_run_for_job(snapshot_pipelines, run_config=config, status=dg.DagsterRunStatus.STARTED)
-    instance.create_run_for_job(snapshot_pipelines, run_config=config, status=dg.DagsterRunStatus.SUCCESS)
-    other = instance.create_run_for_job(theirs, status=dg.DagsterRunStatus.SUCCESS)
+    tags = by_the_clock("snapshot_pipelines")
+    ops: dict[str, Any] = {"snapshot": {}}
+    at_work = made(snapshot_pipelines, dg.DagsterRunStatus.STARTED, tags, ops=ops)
+    gone = made(snapshot_pipelines, dg.DagsterRunStatus.SUCCESS, tags, ops=ops)
+    by_hand = made(snapshot_pipelines, dg.DagsterRunStatus.SUCCESS, {}, ops=ops)
+    archive = made(theirs, dg.DagsterRunStatus.SUCCESS, by_the_clock("archive_topics"))
+    other = made(theirs, dg.DagsterRunStatus.SUCCESS, {})
     assert 1 == delete_runs(instance, before=SOON)
-    assert {at_work.run_id, other.run_id} == {run.run_id for run in instance.get_runs()}
+    left = {run.run_id for run in instance.get_runs()}
+    assert {at_work, by_hand, archive, other} == left
+    assert gone not in left
 
 
 def test_the_daily_job_keeps_the_runs_of_some_days(
     world: World, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def deleted() -> int:
-        return delete_old_runs.execute_in_process(instance=instance).output_for_node("delete_runs")
+        tags = by_the_clock("delete_old_runs")
+        return delete_old_runs.execute_in_process(instance=instance, tags=tags).output_for_node("delete_runs")
 
     assert [0, 0] == [deleted(), deleted()]
     monkeypatch.setattr(old_runs, "KEPT_DAYS", 0)

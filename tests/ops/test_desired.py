@@ -65,6 +65,32 @@ def test_a_pipeline_is_desired_to_run_while_it_runs_in_the_foreground(
     assert (error is None) == (0 == result.exit_code), result.output
 
 
+def test_a_database_that_is_broken_at_the_end_does_not_replace_the_runs_own_error(
+    world: World, kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy("sales", desired=STOPPED)
+    world.connect(kafka, monkeypatch)
+    database, aside = world.home / "metastore.db", world.home / "aside"
+
+    def run_pipeline(*_: object, until_end: bool) -> None:
+        database.rename(aside)
+        database.mkdir()
+        raise Unavailable("kafka does not answer")
+
+    monkeypatch.setattr(pipeline_driver, "run_pipeline", run_pipeline)
+    monkeypatch.setattr(environment, "with_spark", lambda settings, _tell: settings)
+    try:
+        result = CliRunner().invoke(app, ["run", "sales"])
+    finally:
+        structlog.reset_defaults()
+        database.rmdir()
+        aside.rename(database)
+    assert 1 == result.exit_code
+    assert "kafka does not answer" in result.output
+    assert "pipeline sales is still desired to run" in result.output
+    assert "stop it with: rollforward stop sales" in result.output
+
+
 def test_a_run_to_the_end_that_is_stopped_before_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(home=tmp_path, bootstrap_servers="127.0.0.1:1", metrics=False)
     registry = Registry(settings.metastore)

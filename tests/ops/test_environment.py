@@ -21,6 +21,7 @@ def test_dagster_has_the_credentials_and_proxies_of_who_starts_it(
         "AWS_SHARED_CREDENTIALS_FILE": "/etc/aws",
         "HTTPS_PROXY": "http://proxy:3128",
         "no_proxy": "127.0.0.1",
+        "REQUESTS_CA_BUNDLE": "/etc/ca.pem",
     }
     for name, value in {**theirs, "SOMETHING_ELSE": "secret"}.items():
         monkeypatch.setenv(name, value)
@@ -35,15 +36,18 @@ def test_relative_files_are_the_same_in_every_folder(tmp_path: Path, monkeypatch
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    (here / "none.toml").touch()
-    monkeypatch.setenv("ROLLFORWARD_CONFIG", "none.toml")
+    (here / "mine.toml").write_text('service = "mine"\n')
+    monkeypatch.setenv("ROLLFORWARD_CONFIG", "mine.toml")
     monkeypatch.setenv("ROLLFORWARD_STORE_CA", "ca.pem")
     files = {"java_home": "java", "class_archive": "classes.jsa", "s3_credentials_file": "creds"}
     settings = load_settings(home="home", metastore_url="sqlite:///meta.db?timeout=5", **files)
     for name, value in stack_environment(settings).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
+    # Dagster has all that the file says, and does not miss it.
+    (here / "mine.toml").unlink()
     dagster = load_settings()
+    assert "mine" == dagster.service
     assert {name: str(here / file) for name, file in files.items()} == {
         name: str(getattr(dagster, name)) for name in files
     }
