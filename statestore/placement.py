@@ -161,8 +161,10 @@ class Placement:
         rows = self._segments.rows(_starts(keys))
         if len(rows) == 1:
             return of(next(iter(rows)), keys)
-        found = [of(space, keys.filter(pa.array(mine))) for space, mine in rows.items()]
-        order = np.concatenate([np.flatnonzero(mine) for mine in rows.values()])
+        if not rows:
+            return keys
+        found = [of(space, keys.take(pa.array(mine))) for space, mine in rows.items()]
+        order = np.concatenate(list(rows.values()))
         return pa.concat_arrays(found).take(pa.array(np.argsort(order)))
 
     def scan(

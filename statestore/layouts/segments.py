@@ -52,12 +52,15 @@ class Segments:
         rows = self.rows(times_ms)
         if len(rows) == 1:
             return dict.fromkeys(rows, entries)
-        return {space: entries.taken(np.flatnonzero(mine)) for space, mine in rows.items()}
+        return {space: entries.taken(mine) for space, mine in rows.items()}
 
-    def rows(self, times_ms: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.bool_]]:
-        """Which of the times are in the segment of each space; a space without any is left out."""
+    def rows(self, times_ms: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.intp]]:
+        """The indexes of the times in the segment of each space, ascending; a space without any is left out."""
         numbers = times_ms.astype(np.int64) // self.interval_ms
-        return {self.space(number): numbers == number for number in np.unique(numbers).tolist()}
+        order = np.argsort(numbers, kind="stable")
+        found, firsts = np.unique(numbers[order], return_index=True)
+        parts = np.split(order, firsts[1:]) if len(found) else []
+        return {self.space(number): mine for number, mine in zip(found.tolist(), parts, strict=True)}
 
     def numbers(self, spaces: list[str]) -> list[int]:
         """The segments among `spaces`, ascending; other spaces are left out."""

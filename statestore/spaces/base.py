@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 
 from statestore.ranges import Range
 from statestore.store import Entry
@@ -34,9 +33,10 @@ class ChangeColumns:
         rows = list(changes)
         return cls([key for key, _ in rows], [value for _, value in rows])
 
-    def taken(self, rows: Sequence[bool]) -> ChangeColumns:
-        """Those of the changes that `rows` says, in their order."""
-        return ChangeColumns(list(compress(self.keys, rows)), list(compress(self.values, rows)))
+    def taken(self, rows: Sequence[int]) -> ChangeColumns:
+        """These changes, in this order."""
+        keys, values = map(self.keys.__getitem__, rows), map(self.values.__getitem__, rows)
+        return ChangeColumns(list(keys), list(values))
 
     @property
     def size_bytes(self) -> int:

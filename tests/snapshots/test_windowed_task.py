@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import confluent_kafka as ck
+import pyarrow as pa
 import pytest
 
 from statestore.batches import Order
@@ -128,6 +129,13 @@ def test_so_many_windows_expire_in_a_batch_that_its_transaction_ends_in_time(
     # A segment goes with the batch that finds its end. A replay makes it again, and deletes in it what was deleted.
     assert (3 if lost == "folder" else 1) == len(segments(world))
     assert 5 == len(content(world))
+
+
+def test_a_batch_without_rows_asks_for_the_version_alone(windowed: TaskWorld) -> None:
+    windowed.open()
+    commit(windowed, {(b"k", BEGIN): b"1"}, BEGIN)
+    states, token, stream_time_ms = windowed.running.read(pa.array([], pa.binary()))
+    assert ([], windowed.running.token, BEGIN) == (states.to_pylist(), token, stream_time_ms)
 
 
 def test_a_key_s_results_are_in_one_partition_with_the_window_in_the_key(windowed: TaskWorld) -> None:
