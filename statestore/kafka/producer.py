@@ -71,7 +71,7 @@ class TransactionalProducer:
         self._errors: deque[ck.KafkaError] = deque(maxlen=1)
         self._begun = self._closed = False
         self._members: dict[str, object] = {}
-        self._producer = ck.Producer(
+        self._client: ck.Producer | None = ck.Producer(
             {
                 "message.max.bytes": _MESSAGE_BYTES,
                 # Above what a topic takes (`max.message.bytes`) a whole batch of small records would be refused.
@@ -97,6 +97,13 @@ class TransactionalProducer:
                 "error_cb": self._errors.append,
             }
         )
+
+    @property
+    def _producer(self) -> ck.Producer:
+        """The client. Raises `ProducerFatal` behind `close`, as of any producer that is of no more use."""
+        if self._client is None:
+            raise ProducerFatal("producer is closed", transactional_id=self.transactional_id)
+        return self._client
 
     def _bounded(self, what: str, call: Callable[[float], object], limit_s: float | None = None) -> None:
         """Run `call(timeout_s)` until it succeeds, retrying what the client calls retriable within the time limit."""
@@ -286,7 +293,7 @@ class TransactionalProducer:
         """Forget the producer.
 
         An open transaction is aborted if Kafka does that in time. Else readers wait for it until the next owner's `init`,
-        or until it times out. Does nothing the second time.
+        or until it times out. Does nothing the second time; every other call raises `ProducerFatal` from now on.
         """
         if self._closed:
             return
@@ -299,7 +306,7 @@ class TransactionalProducer:
         while self._gives_out():
             pass
         # With its last reference go its threads, connections and queue.
-        del self._producer
+        self._client = None
 
     def _gives_out(self) -> bool:
         """Take reports and errors of the client; False if there were none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,13 +13,13 @@ from pipelines.metastore.embedded import deploy
 from pipelines.registry import Registry
 from pipelines.settings import Settings
 from statestore.batches import Planned, Range
+from statestore.errors import Unavailable
 from statestore.kafka.producer import ProducerFatal, TransactionalProducer
 from tests.support.feed import SQL, create_topic
 
 
-def test_an_entry_whose_producer_is_lost_does_not_wait_for_its_own_transaction(
-    settings: Settings, kafka: str, unique: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def journal(settings: Settings, kafka: str, unique: str) -> Iterator[Journal]:
     create_topic(kafka, unique)
     registry = Registry(settings.metastore)
     deploy(SQL.format(topic=unique), unique, settings, registry)
@@ -26,6 +27,13 @@ def test_an_entry_whose_producer_is_lost_does_not_wait_for_its_own_transaction(
     registry.close()
     journal = Journal(deployed, settings.kafka_config(), attempts=3)
     journal.own()
+    yield journal
+    journal.close()
+
+
+def test_an_entry_whose_producer_is_lost_does_not_wait_for_its_own_transaction(
+    journal: Journal, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     planned = Planned(0, journal.hash, (Range(unique, "id", 0, 0, 0),))
     journal.plan(planned)
     sends = TransactionalProducer.send_offsets
@@ -46,4 +54,25 @@ def test_an_entry_whose_producer_is_lost_does_not_wait_for_its_own_transaction(
     # The broker would end it after a minute.
     assert time.monotonic() - started < 20
     assert 0 == journal._past().done
-    journal.close()
+
+
+@pytest.mark.parametrize("failing", ["require_newest_at_once", "TransactionalProducer"])
+def test_an_entry_can_be_written_after_its_lost_producer_could_not_be_replaced(
+    journal: Journal, unique: str, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    planned = Planned(0, journal.hash, (Range(unique, "id", 0, 0, 0),))
+
+    def unavailable(*_: object, **__: object) -> None:
+        raise Unavailable("no answer")
+
+    def lost(*_: object, **__: object) -> None:
+        raise ProducerFatal("no answer")
+
+    with monkeypatch.context() as away:
+        away.setattr(TransactionalProducer, "flush", lost)
+        away.setattr(f"pipelines.engine.journal.{failing}", unavailable)
+        with pytest.raises(Unavailable, match="no answer"):
+            journal.plan(planned)
+    journal.plan(planned)
+    journal.finish(planned)
+    assert 0 == journal._past().done

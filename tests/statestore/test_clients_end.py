@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from statestore.columns import records_of
 from statestore.config import KafkaConfig
 from statestore.errors import Fenced, Unavailable
 from statestore.kafka.admin import Admin
-from statestore.kafka.producer import ProducerFenced, TransactionalProducer
+from statestore.kafka.producer import ProducerFatal, ProducerFenced, TransactionalProducer
 from statestore.kafka.reader import Reader
 from statestore.ownership import own
 from tests.statestore.conftest import ONE
@@ -61,6 +61,26 @@ def test_a_closed_producer_takes_its_threads_and_its_queue_along(before: int) ->
         producer.close()
     await_threads(before)
     assert memory() - held < TIMES * QUEUED.nbytes // 4
+
+
+@pytest.mark.parametrize("transactions", [True, False])
+def test_a_closed_producer_is_of_no_more_use(transactions: bool) -> None:
+    producer = TransactionalProducer(KafkaConfig("127.0.0.1:1"), "id", transactions=transactions)
+    producer.close()
+    calls: list[Callable[[], object]] = [
+        lambda: producer.produce("topic", key=b"k", value=b"v"),
+        lambda: producer.produce_many("topic", QUEUED, partition=0),
+        producer.flush,
+        producer.commit,
+        producer.abort,
+    ]
+    if transactions:
+        member = object()
+        calls += [producer.init, producer.begin, lambda: producer.send_offsets("g", {("t", 0): 1}, member=member)]
+    for call in calls:
+        with pytest.raises(ProducerFatal, match="producer is closed"):
+            call()
+    producer.close()
 
 
 def test_a_producer_that_failed_goes_as_it_is_closed(kafka: str, unique: str, before: int) -> None:

@@ -101,7 +101,7 @@ def test_a_time_of_0_which_the_client_takes_for_now_is_refused(kafka: str, topic
 
 def test_no_order_is_lost_while_the_queue_is_full(kafka: str, topic: str) -> None:
     sending = TransactionalProducer(KafkaConfig(kafka), topic, transactions=False)
-    sending._producer = ck.Producer({"bootstrap.servers": kafka, "queue.buffering.max.messages": 50, "linger.ms": 0})
+    sending._client = ck.Producer({"bootstrap.servers": kafka, "queue.buffering.max.messages": 50, "linger.ms": 0})
     assert queue(sending._producer, topic, records_of(RECORDS_SENT), 1) == 50
     sending.produce_many(topic, records_of(RECORDS_SENT[50:]), partition=1)
     sending.flush()

@@ -66,5 +66,5 @@ class FaultyProducers:
 
     def __call__(self, *args: Any, **options: Any) -> TransactionalProducer:
         producer = TransactionalProducer(*args, **options)
-        producer._producer = _Client(producer._producer, self._faults)  # type: ignore[assignment]
+        producer._client = _Client(producer._producer, self._faults)  # type: ignore[assignment]
         return producer
