@@ -64,6 +64,7 @@ ATTEMPTS = 12
 _WAIT_MAX_S = 3.0
 # The end of a transaction is in the log some ms behind the answer to its commit.
 _READERS_S = 10.0
+_REPAIR = "rollforward drift --repair"
 
 
 @dataclass(frozen=True)
@@ -189,11 +190,24 @@ class Metastore:
         check(statement, self._world.default_tasks)
         done, written = self._retried(lambda: self._attempt(statement, key), key)
         outcome = self._shown(done, written)
-        # Sent again, it may be that the first sending was killed before it had cleaned.
-        again = (statement.pipeline,) if outcome.repeated and statement.kind in (DROP, SQL) else ()
-        for dropped in (again if written is None else written.dropped) if outcome.applied else ():
-            self.clean(dropped)
+        if outcome.applied:
+            for dropped in self._noted(statement, outcome) if written is None else written.dropped:
+                self.clean(dropped)
         return outcome
+
+    def _noted(self, statement: Statement, outcome: Outcome) -> list[str]:
+        """What to clean where nothing was written: sent again, the first sending may have been killed before it had cleaned.
+
+        Under which names it had noted what it dropped is not known any more, and to clean a note twice is harmless.
+        """
+        if not outcome.repeated or statement.kind not in (DROP, SQL):
+            return []
+        try:
+            with self.projection.snapshot() as snapshot:
+                return snapshot.names(DROPPED)
+        except SQLAlchemyError as error:
+            log.warning("what was dropped is not known", key=outcome.key, error=str(error), hint=_REPAIR)
+            return []
 
     def clean(self, dropped: str) -> list[str]:
         """Delete what a drop left in Kafka; gives the names. Killed or failing, `drift` finds the rest."""
@@ -202,8 +216,7 @@ class Metastore:
                 left = snapshot.get(DROPPED, dropped)
             return [] if left is None else self._world.remove(left["topics"], left["groups"])
         except (Unavailable, SQLAlchemyError) as error:
-            hint = "rollforward drift --repair"
-            log.warning("what a drop left could not be deleted", dropped=dropped, error=str(error), hint=hint)
+            log.warning("what a drop left could not be deleted", dropped=dropped, error=str(error), hint=_REPAIR)
             return []
 
     def _make_log(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.metastore.command import Change, decode, drop
 from pipelines.metastore.service import Metastore, Outcome
-from pipelines.metastore.statement import deploy_script, drop_pipeline, start_pipeline, stop_pipeline
+from pipelines.metastore.statement import deploy_script, drop_pipeline, read_statement, start_pipeline, stop_pipeline
 from pipelines.metastore.validate import DESIRED, PIPELINE, RESULT, Accepted
 from statestore.errors import InvalidConfig, InvalidInput, InvariantBroken
 from statestore.kafka.producer import TransactionalProducer
@@ -171,6 +171,28 @@ def test_a_pipeline_deployed_after_a_drop_begins_with_empty_state(opened: Open, 
     after = topic_ids(metastore, unique)
     assert set(before) == set(after)
     assert not set(before.values()) & set(after.values())
+
+
+@pytest.mark.parametrize("over_http", [False, True])
+def test_a_drop_that_is_sent_again_cleans_what_the_first_sending_left(
+    opened: Open, unique: str, over_http: bool
+) -> None:
+    metastore = opened()
+    metastore.execute(script(unique))
+    # What is sent to the server names no pipeline beside the statement.
+    statement = read_statement(f"TERMINATE {unique};") if over_http else drop_pipeline(unique)
+    assert ("" if over_http else unique) == statement.pipeline
+    with pytest.MonkeyPatch.context() as killed:
+        killed.setattr(metastore, "clean", lambda _: None)
+        assert not metastore.execute(statement, "k").repeated
+    assert 2 == len(topic_ids(metastore, unique))
+    assert metastore.execute(statement, "k").repeated
+    assert {} == topic_ids(metastore, unique)
+    assert metastore.execute(statement, "k").repeated
+    metastore.execute(script(unique))
+    # The same name has been deployed anew: that is not what was dropped.
+    assert metastore.execute(statement, "k").repeated
+    assert 2 == len(topic_ids(metastore, unique))
 
 
 def test_a_new_pipeline_does_not_take_the_state_of_an_unknown_one(opened: Open, unique: str) -> None:
