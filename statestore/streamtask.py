@@ -249,11 +249,12 @@ class StreamTask:
         finally:
             self._require_whole()
         if self._taken or len(session.outbox) or self._clock() - self._sent_at_s >= COMMIT_AGAIN_S:
+            asked = self._asked or self._taken or len(session.outbox) > 0
             with self._settled(), session.context.metrics.timed("commit", self.config.transactional_id):
                 session.transaction()
                 self._apply(session)
-            # Whatever it took, all that was taken is committed: the loop may go on where it is.
-            self._asked = True
+            # Whatever it took, all that was taken is committed: a loop that had begun may go on where it is.
+            self._asked = asked
             self._sent_at_s = self._clock()
         self._taken = False
         self._committed_at_s = self._clock()

@@ -12,7 +12,8 @@ import confluent_kafka as ck
 import pytest
 
 from statestore.budget import UncommittedBudget
-from statestore.errors import Fenced, Unavailable
+from statestore.context import RecordContext
+from statestore.errors import Fenced, InvariantBroken, Unavailable
 from statestore.kafka.producer import TransactionalProducer
 from statestore.tasksession import Committed
 from statestore.transactions.base import noting_failure
@@ -254,6 +255,22 @@ def test_an_idle_task_commits_the_same_again_before_kafka_forgets_it(start: Star
     # The claim is the first, the three records are the second.
     assert [2, 3, 3, 4] == numbers
     exact(program, feed)
+
+
+def test_an_idle_task_s_commit_does_not_stand_for_asking_for_the_next_offset(start: Start, feed: Input) -> None:
+    now = [0.0]
+    program = start(of=("indexed",), clock=lambda: now[0])
+    feed.send(3)
+    now[0] = 3_660.0
+    program.task.commit_if_due()
+    assert program.task._sent_at_s == now[0]
+    with pytest.raises(InvariantBroken, match="nobody has asked"):
+        program.task.take(RecordContext(program.input, 0, 1, 0))
+    program.run()
+    # Who had asked need not ask again.
+    now[0] = 7_320.0
+    program.task.commit_if_due()
+    program.task.take(RecordContext(program.input, 0, 3, 0))
 
 
 class TestAFailedWrite:
