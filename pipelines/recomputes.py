@@ -46,7 +46,7 @@ class RecomputeRow(Base):
 
     @property
     def taken(self) -> int:
-        """How many drivers have begun with it, while it is not settled."""
+        """How many drivers have begun with it and not stopped in order, while it is not settled."""
         return int(self.report.get(_TAKEN, 0))
 
 
@@ -90,6 +90,10 @@ class Recomputes:
     def take(self, row: RecomputeRow) -> bool:
         """The driver begins with it; False if it was withdrawn meanwhile."""
         return self._move(row.id, (ASKED, RUNNING), state=RUNNING, report={_TAKEN: row.taken + 1})
+
+    def put_back(self, row: RecomputeRow) -> None:
+        """The driver that took this row stops in order: it does not count as one that has begun with it."""
+        self._move(row.id, (RUNNING,), report={_TAKEN: row.taken})
 
     def withdraw(self, request: str) -> bool:
         """Nobody waits for it any more; False if a driver has begun to put the period right, and goes on with that."""

@@ -450,7 +450,7 @@ class QueryDriver:
                 asked = self._requests.next()
                 if asked is not None:
                     self._ahead.drop()
-                    with self._recomputing():
+                    with self._recomputing(), self._put_back(asked):
                         self._answer(asked)
                 ends = goal if goal is not None else self._stable_ends()
                 behind = self._next_batch(ends, started)
@@ -504,6 +504,15 @@ class QueryDriver:
             yield
         finally:
             self.is_recomputing = False
+
+    @contextmanager
+    def _put_back(self, asked: RecomputeRow) -> Iterator[None]:
+        """What ends in order, or for want of Spark, does not end of the request."""
+        try:
+            yield
+        except (_BatchAborted, SparkNotStarted):
+            self._requests.put_back(asked)
+            raise
 
     def _answer(self, asked: RecomputeRow) -> None:
         """Do what a request asks for. What refuses it before the plan leaves the stream as it is."""

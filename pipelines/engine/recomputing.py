@@ -7,7 +7,7 @@
     3 settled   the request's row gets the comparison
 
 Killed before the plan nothing has happened, and the next driver takes the request again, but no third one: it may be what
-the drivers ended of, and the stream would never go on. Killed after it the next driver finishes the batch over the same offsets. A period that cannot be computed must not stop the stream: as long as no task has committed the
+the drivers ended of, and the stream would never go on. A driver that stops in order puts it back and does not count. Killed after it the next driver finishes the batch over the same offsets. A period that cannot be computed must not stop the stream: as long as no task has committed the
 batch, it is planned anew under its number without the period.
 """
 
@@ -55,6 +55,14 @@ class Requests:
             self.rows.failed(row.id, reason)
             return None
         return row if row is not None and self.rows.take(row) else None
+
+    def put_back(self, taken: RecomputeRow) -> None:
+        """The driver stops in order: the next one takes it again, and this one does not count."""
+
+        def put_back() -> None:
+            self.rows.put_back(taken)
+
+        self._asked(put_back)
 
     def done(self, request: str, batch: int | None, compared: Compared) -> None:
         """Tell that it is computed."""

@@ -9,10 +9,10 @@ import pytest
 
 from pipelines.database import open_database
 from pipelines.deploy import DeployedQuery
-from pipelines.engine.query_driver import QueryDriver
+from pipelines.engine.query_driver import QueryDriver, _BatchAborted
 from pipelines.engine.recomputing import Requests
 from pipelines.engine.servers import StoreServers
-from pipelines.engine.spark import SparkStart
+from pipelines.engine.spark import SparkNotStarted, SparkStart
 from pipelines.metrics.catalogue import RECOMPUTE_RUNNING
 from pipelines.metrics.driver import DriverMetrics
 from pipelines.recomputes import ASKED, FAILED, RUNNING, WITHDRAWN, RecomputeRow, Recomputes
@@ -65,9 +65,8 @@ def test_a_dry_run_can_be_withdrawn_at_any_time_and_a_correction_before_it_begin
     assert ASKED == state(rows, ask(rows))
 
 
-def test_a_driver_shows_that_it_computes_a_period_again(
-    rows: Recomputes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def driver_of(rows: Recomputes, tmp_path: Path) -> tuple[QueryDriver, DriverMetrics]:
+    """A driver that is not started, and its figures."""
     settings = Settings(home=tmp_path, bootstrap_servers="127.0.0.1:1", metrics=False)
     [query] = parse_pipeline(SQL.format(topic="events", table="cities"), pipeline="sales").queries
     kafka, log_file = settings.kafka_config(), tmp_path / "servers.log"
@@ -80,7 +79,45 @@ def test_a_driver_shows_that_it_computes_a_period_again(
         lambda _done: None,
         requests_of(rows),
     )
-    metrics = DriverMetrics("sales", settings, servers, [driver], lambda: "running")
+    return driver, DriverMetrics("sales", settings, servers, [driver], lambda: "running")
+
+
+@pytest.mark.parametrize("stopped", [_BatchAborted(), SparkNotStarted("the driver ends")])
+def test_drivers_that_stop_in_order_do_not_count_among_those_that_ended_with_a_request(
+    rows: Recomputes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: Exception
+) -> None:
+    request, answered = ask(rows), []
+
+    def answer(asked: RecomputeRow) -> None:
+        answered.append(asked.id)
+        raise stopped
+
+    for _stop in range(3):
+        driver, _ = driver_of(rows, tmp_path)
+        monkeypatch.setattr(driver, "_answer", answer)
+        driver._follow({})
+        assert (RUNNING, 0) == (state(rows, request), present(rows.get(request)).taken)
+    assert [request] * 3 == answered
+    # One that crashed is still one.
+    assert request == present(requests_of(rows).next()).id
+    driver, _ = driver_of(rows, tmp_path)
+    monkeypatch.setattr(driver, "_answer", answer)
+    driver._follow({})
+    assert 1 == present(rows.get(request)).taken
+
+
+def test_what_was_withdrawn_is_not_put_back(rows: Recomputes) -> None:
+    request, requests = ask(rows), requests_of(rows)
+    taken = present(requests.next())
+    assert rows.withdraw(request)
+    requests.put_back(taken)
+    assert (WITHDRAWN, 1) == (state(rows, request), present(rows.get(request)).taken)
+
+
+def test_a_driver_shows_that_it_computes_a_period_again(
+    rows: Recomputes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, metrics = driver_of(rows, tmp_path)
     seen: list[float | None] = []
 
     def look() -> None:
