@@ -35,6 +35,8 @@ _PROBES = 8
 _SPELLINGS_MAX = 12
 # What Arrow's reader takes and JSON does not have, outside of texts.
 _CONSTANTS = (b"NaN", b"Inf")
+# They can only stand behind one of these; "Info" as a text stands behind a quote.
+_BEFORE_CONSTANT = np.isin(np.arange(256), list(b":,[- \t\n\r"))
 _WITH_CONSTANT = r'^(?:[^"]|"(?:[^"\\]|\\.)*")*(?:NaN|Inf)'
 # A field's name in any case; where it stands in another object that does no harm.
 _NAMED = r'"(%s)"[ \t\n\r]*:'
@@ -175,11 +177,23 @@ class JsonFields:
 
 def with_constants(text: bytes, values: pa.BinaryArray) -> pa.BooleanArray | None:
     """Which of the values, the lines of the text, that Arrow has read have NaN or Infinity for a number; None if none has."""
-    # A single byte is found a hundred times quicker, and few texts have it.
-    if not any(constant[:1] in text and constant in text for constant in _CONSTANTS):
+    if not any(_may_have(text, constant) for constant in _CONSTANTS):
         return None
     found = pc.match_substring_regex(values, _WITH_CONSTANT)
     return found if found.true_count else None
+
+
+def _may_have(text: bytes, constant: bytes) -> bool:
+    """Whether the constant stands somewhere in the objects' text where it may be outside of a JSON text."""
+    # A single byte is found a hundred times quicker than several, and few texts have it.
+    if constant[:1] not in text:
+        return False
+    raw = np.frombuffer(text, np.uint8)
+    at = np.flatnonzero(raw[1 : 1 - len(constant)] == constant[0]) + 1
+    at = at[_BEFORE_CONSTANT[raw[at - 1]]]
+    for further, byte in enumerate(constant[1:], 1):
+        at = at[raw[at + further] == byte]
+    return len(at) > 0
 
 
 def _in_order(name: str, spellings: set[str]) -> list[str]:

@@ -164,6 +164,27 @@ def test_a_bad_record_is_bad_alone_and_among_many(bad: bytes | None) -> None:
         assert [400] == [number for number, row in enumerate(rows) if row["__error"] is not None]
 
 
+@pytest.mark.parametrize("constant", ["NaN", "Inf", "Infinity", "-Inf", "-NaN"])
+@pytest.mark.parametrize("white", ["", " ", "\t", "\n", "\r", "\r\n "])
+def test_a_constant_is_found_wherever_it_may_stand(constant: str, white: str) -> None:
+    rest = f"{white}{constant}{white}"
+    bad = [
+        f'{{"a":2,"x":{rest}}}',
+        f'{{"o":[{rest}],"a":2}}',
+        f'{{"o":[1,{rest}],"a":2}}',
+        f'{{"o":{{"p":{rest}}},"a":2}}',
+    ]
+    rows = decode([one.encode() for one in ['{"a":1}', *bad, '{"a":3}']])
+    assert [1, *[None] * len(bad), 3] == [row["A"] for row in rows]
+    assert [False, *[True] * len(bad), False] == [row["__error"] is not None for row in rows]
+
+
+def test_texts_that_begin_as_a_constant_does_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.engine.jsonfields._WITH_CONSTANT", "takes every one|")
+    rows = decode([b'{"a":1,"theName":"Info","x":1.5}', b'{"a":2,"theName":"NaNo, myInfo", "x": 2.5}'])
+    assert [(1, "Info", 1.5), (2, "NaNo, myInfo", 2.5)] == [(row["A"], row["NAME"], row["X"]) for row in rows]
+
+
 @pytest.mark.parametrize("bad", BAD)
 def test_a_bad_record_is_told_from_its_neighbours(bad: bytes | None) -> None:
     rows = decode([b'{"a":1}', bad, b'{"a":3}'])
