@@ -61,6 +61,7 @@ ROUTES = (
     # A person decides: a run would not mend what the records or the machine lack.
     _named("RollforwardLagHigh", NONE),
     _named("RollforwardRecoverySlow", NONE),
+    _named("RollforwardRecomputeSlow", NONE),
     _named("RollforwardDeadLetters", NONE),
     _named("RollforwardMetricsStale", NONE),
 )
