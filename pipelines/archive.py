@@ -10,6 +10,7 @@ of two archivers that run at once one wins, and a killed one leaves whole files 
 from __future__ import annotations
 
 import io
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -38,6 +39,8 @@ SCHEMA = pa.schema(
 _DIGITS = 20
 # Of values in one file: all of it is in memory as it is made, and as it is read.
 _FILE_BYTES = 128 * 1024 * 1024
+# A leader that is just being replaced may tell of an old end, as to the queries that read the topic.
+_LOOK_AGAIN_S = 1.0
 _END = b"rollforward.end"
 _WRITER = b"rollforward.writer"
 Progress = Callable[[str, str], None]
@@ -139,7 +142,7 @@ def archive_topic(
 ) -> list[Archived]:
     """Add what the topic has got since the last time, up to what is committed now.
 
-    Raises `Unrecoverable` where records were deleted before they were archived.
+    Raises `Unrecoverable` where records were deleted before they were archived, or where the log has lost some that were.
     """
     admin = Admin(kafka)
     topic = admin.describe([name]).get(name)
@@ -148,11 +151,18 @@ def archive_topic(
     archive, reader = open_archive(config, topic), Reader(kafka)
     begins = admin.begins(name, partitions=topic.partitions)
     ends = admin.stable_ends(name, partitions=topic.partitions)
-    return [_archive(archive, reader, p, begins[p], ends[p], records_max, tell) for p in sorted(begins)]
+    return [_archive(archive, admin, reader, p, begins[p], ends[p], records_max, tell) for p in sorted(begins)]
 
 
 def _archive(
-    archive: Archive, reader: Reader, partition: int, begin: int, end: int, records_max: int, tell: Progress
+    archive: Archive,
+    admin: Admin,
+    reader: Reader,
+    partition: int,
+    begin: int,
+    end: int,
+    records_max: int,
+    tell: Progress,
 ) -> Archived:
     name, pieces = archive.topic.name, archive.pieces(partition)
     first, at = (pieces[0].start, pieces[-1].end) if pieces else (begin, begin)
@@ -165,6 +175,8 @@ def _archive(
             first=begin,
             hint="archive more often than the topic's retention; to begin anew set another archive_url",
         )
+    if at > end:
+        _require_whole(archive.topic, admin, partition, at)
     total = files = 0
     if at >= end:
         return Archived(name, partition, first, at, total, files)
@@ -176,6 +188,22 @@ def _archive(
         reach("archive.put")
         at, total, files = until, total + len(records), files + 1
     return Archived(name, partition, first, at, total, files)
+
+
+def _require_whole(topic: Topic, admin: Admin, partition: int, at: int) -> None:
+    """Raises `Unrecoverable` if the log ends before what is archived: what is written next has the lost records' offsets."""
+    time.sleep(_LOOK_AGAIN_S)
+    # Of all records: an open transaction hides some, which are not lost.
+    end = admin.ends(topic.name, partitions=topic.partitions)[partition]
+    if end < at:
+        raise Unrecoverable(
+            "source topic has lost records that were archived: it ends before the archive",
+            topic=topic.name,
+            partition=partition,
+            archived_to=at,
+            end=end,
+            hint="the archive has records that Kafka has no more; to begin anew set another archive_url",
+        )
 
 
 def _cut(chunks: Iterable[list[Record]], end: int, records_max: int) -> Iterator[tuple[int, list[Record]]]:

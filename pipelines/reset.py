@@ -100,7 +100,7 @@ def reset(
             raise Unavailable("pipeline went on meanwhile", query=query.name, hint="stop it and try again")
         ranges = tuple(Range(topic.name, topic.topic_id, p, at, at) for p, at in sorted(offsets.items()))
         batch = 0 if before is None else before.batch + 1
-        planned = Planned(batch, plan_hash(query), ranges, floor=batch)
+        planned = Planned(batch, plan_hash(query), ranges, floor=batch, cut=0 if before is None else before.cut)
         tell(query.name, "emptying its stores")
         group = names.group(deployed.pipeline, query.name)
         written = rewrite.empty(planned, group, results=not query.stateless, in_record_order=query.in_record_order)

@@ -100,7 +100,7 @@ def rewind(
             return Rewound(deployed.query.name, version.cut.batch, None, again)
         # All of it is built before the tasks are owned: what cannot be had changes nothing.
         entries = {past.spec.number: version.entries(past.spec) for past in version.cut.tasks}
-        planned = Planned(now.batch + 1, plan_hash(deployed.query), ranges, floor=now.floor_behind)
+        planned = Planned(now.batch + 1, plan_hash(deployed.query), ranges, floor=now.floor_behind, cut=now.cut)
         tell(deployed.query.name, "owning its tasks")
         if rewrite.own({}).planned != now:
             raise Unavailable("pipeline went on meanwhile", query=deployed.query.name, hint="stop it and try again")
@@ -190,7 +190,7 @@ def require_no_reader(deployed: DeployedQuery, registry: Registry, *, hint: str)
 
 
 def ranges_of(version: PastVersion, now: Planned, admin: Admin) -> tuple[Range, ...]:
-    """Where the input goes on: all of it must still be there. Raises `InvalidInput` or `Unrecoverable`."""
+    """Where the input goes on: all of it must still be there, and be what it was. Raises `InvalidInput` or `Unrecoverable`."""
     source = version.deployed.query.source.topic
     found = admin.describe([source]).get(source)
     recorded = {r.topic_id for r in now.ranges}
@@ -199,6 +199,14 @@ def ranges_of(version: PastVersion, now: Planned, admin: Admin) -> tuple[Range, 
             "source topic is missing or was created again: its offsets mean other records", topic=source
         )
     ends = {int(partition): end for partition, end in version.cut.ends().items()}
+    if version.cut.recorded() < now.cut:
+        raise InvalidInput(
+            "source topic has lost records that were read: where the input stood at the batch means other records now",
+            topic=source,
+            batch=version.cut.batch,
+            first=now.cut,
+            hint="take a batch from `first` on that has changed something, or deploy the pipeline under another name",
+        )
     begins = admin.begins(source, partitions=found.partitions)
     gone = {p: begins[p] for p in begins if begins[p] > ends.get(p, 0)}
     if gone:

@@ -91,8 +91,9 @@ class Planned:
     in the plan because a batch that runs again must leave out the same records. A batch with `recompute` takes no input:
     its `ranges` are empty, and say where the stream stands. `restarts` counts drivers that began it again without Spark:
     what ended one may end the next. `floor` is the newest batch up to this one that wrote results which no records behind
-    an older one write again: a reset, or a period before this batch that was computed again. The query cannot be brought
-    back to what was before it.
+    an older one write again: a reset, a period before this batch that was computed again, or a batch whose `lost` names
+    records that were read. The query cannot be brought back to what was before it. Positions of batches before `cut` may
+    lie among such records, whose offsets others have now: nothing may read on from there.
     """
 
     batch: int
@@ -103,6 +104,7 @@ class Planned:
     recompute: Recompute | None = None
     restarts: int = 0
     floor: int = 0
+    cut: int = 0
 
     @property
     def floor_behind(self) -> int:
@@ -287,7 +289,7 @@ class BatchesLog:
             ranges, lost = (tuple(Range(**r) for r in fields.get(name, ())) for name in ("ranges", "lost"))
             refused = tuple(Refused(**r) for r in fields.get("refused", ()))
             recompute = _recompute(fields.get("recompute"))
-            counts = (fields.get("restarts", 0), fields.get("floor", 0))
+            counts = (fields.get("restarts", 0), fields.get("floor", 0), fields.get("cut", 0))
             planned = Planned(fields["batch"], fields["plan"], ranges, lost, refused, recompute, *counts)
         return DriverLog(
             epoch=newest[DRIVER].offset if DRIVER in newest else -1,

@@ -10,10 +10,14 @@ from statestore.batches import Planned, Range, count_offsets
 
 
 class Intake:
-    """The end of the newest planned batch in every partition. `lost` is what was deleted unread since; the next plan names it."""
+    """The end of the newest planned batch in every partition.
+
+    `lost` is what was lost since, and the next plan names it; `is_cut` is whether some of that was read before.
+    """
 
     def __init__(self, source: SourceTopic, pace: Pace) -> None:
         self.lost: tuple[Range, ...] = ()
+        self.is_cut = False
         self._source = source
         self._pace = pace
         self._ends: dict[int, int] = {}
@@ -21,7 +25,7 @@ class Intake:
     def stands(self, planned: Planned) -> None:
         """Stand behind this batch, which an earlier driver has planned, or this one now."""
         self._ends = {r.partition: r.end for r in planned.ranges}
-        self.lost = ()
+        self.lost, self.is_cut = (), False
 
     def take_in(self, begins: Mapping[int, int], *, first: bool) -> None:
         """Stand somewhere in every partition: a new one is read from its beginning. Tells of records that are gone.
@@ -39,6 +43,7 @@ class Intake:
         cut = self._source.cut_off(self._ends, ends)
         self._ends |= {each.partition: each.start for each in cut}
         self.lost += cut
+        self.is_cut |= bool(cut)
         return bool(cut)
 
     @property

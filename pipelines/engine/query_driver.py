@@ -119,7 +119,7 @@ class QueryDriver:
         self._requests = requests
         self._journal = Journal(deployed, self._kafka, attempts=settings.batch_attempts)
         self._batch = -1
-        self._floor = 0
+        self._floor = self._cut = 0
         self._source = SourceTopic(
             self.query, self._kafka, accept_loss=settings.accept_loss, archive=settings.archive_config()
         )
@@ -158,8 +158,7 @@ class QueryDriver:
         self.epoch = self._stager.epoch = self._journal.epoch
         self._log = self._log.bind(epoch=self.epoch)
         if self._past.planned is not None:
-            self._batch, self._floor = self._past.planned.batch, self._past.planned.floor_behind
-            self._intake.stands(self._past.planned)
+            self._stand(self._past.planned)
             self._source.require_same(self._past.planned)
         self._log.info("query owned", newest_batch=self._batch, done=self._past.done)
 
@@ -217,7 +216,10 @@ class QueryDriver:
         """2 Plan."""
         with self._traces.span("plan", batch=planned.batch):
             self._journal.plan(planned)
-        self._batch, self._floor = planned.batch, planned.floor_behind
+        self._stand(planned)
+
+    def _stand(self, planned: Planned) -> None:
+        self._batch, self._floor, self._cut = planned.batch, planned.floor_behind, planned.cut
         self._intake.stands(planned)
 
     def _run(self, query: Query, planned: Planned, started: float, ends: Mapping[int, int] = _NOTHING_BEHIND) -> None:
@@ -472,9 +474,9 @@ class QueryDriver:
 
     def _look_again(self) -> None:
         """Find partitions that the topic has got, and that it is still the same topic."""
-        known = self._source.topic.partitions
         self._source.look()
-        if self._source.topic.partitions != known:
+        # Against what is read: the topic itself may have been seen anew since.
+        if self._source.topic.partitions != len(self._intake.ends):
             self._ahead.drop()
             self._take_in()
 
@@ -493,7 +495,11 @@ class QueryDriver:
         return self._intake.left(ends) > 0
 
     def _planned(self, ranges: tuple[Range, ...], recompute: Recompute | None = None) -> Planned:
-        return Planned(self._batch + 1, self._journal.hash, ranges, self._intake.lost, (), recompute, floor=self._floor)
+        batch, floor, cut = self._batch + 1, self._floor, self._cut
+        if self._intake.is_cut:
+            # Who went back to a batch before would read on behind the end, and skip what is written there.
+            floor = cut = batch
+        return Planned(batch, self._journal.hash, ranges, self._intake.lost, (), recompute, floor=floor, cut=cut)
 
     # Periods that are computed again: see `recomputing.py`.
 

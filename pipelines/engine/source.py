@@ -160,11 +160,13 @@ class SourceTopic:
 
         A partition gets shorter where its leader loses what no other replica has: by an unclean election, or a disk. What
         is written next has the lost records' offsets, and would pass for what was read. Raises `Unrecoverable` unless the
-        operator accepts the loss.
+        operator accepts the loss, and whatever he accepts if it is another topic. Sees the topic anew where one is shorter.
         """
         if all(ends.get(partition, at) >= at for partition, at in positions.items()):
             return ()
         time.sleep(_LOOK_AGAIN_S)
+        # One that was made again is short as well, and none of its records is ours.
+        self.look()
         # Of all records: an open transaction hides some, which are not lost.
         again = self._admin.ends(self.topic.name, partitions=self.topic.partitions)
         cut = tuple(
@@ -214,7 +216,10 @@ def _holds(held: tuple[int, int] | None, gone: Range) -> bool:
 
 
 def without_lost(planned: Planned, deleted: tuple[Range, ...], cut: tuple[Range, ...]) -> Planned:
-    """The batch over what is left of its input, `deleted` before it and `cut` off behind, to be planned anew under its number."""
+    """The batch over what is left of its input, `deleted` before it and `cut` off behind, to be planned anew under its number.
+
+    A task that had committed it before has recorded the end that is lost, so that only the next batch's positions are sure.
+    """
     begins = {gone.partition: gone.end for gone in deleted}
     ends = {gone.partition: gone.start for gone in cut}
     ranges = []
@@ -222,4 +227,5 @@ def without_lost(planned: Planned, deleted: tuple[Range, ...], cut: tuple[Range,
         begin = max(r.start, begins.get(r.partition, 0))
         end = ends.get(r.partition, max(r.end, begin))
         ranges.append(replace(r, start=min(begin, end), end=end))
-    return replace(planned, ranges=tuple(ranges), lost=deleted + cut)
+    left = replace(planned, ranges=tuple(ranges), lost=deleted + cut)
+    return replace(left, floor=planned.batch, cut=planned.batch + 1) if cut else left

@@ -18,7 +18,7 @@ from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
 from statestore.planning.facts import Found, SnapshotFound, gather
 from statestore.planning.hazards import why_of_another_timeline
-from statestore.snapshots.manifest import Manifest
+from statestore.snapshots.manifest import Manifest, Step
 from statestore.snapshots.repository import Repository, Unreadable
 from statestore.snapshots.service import Snapshots
 from statestore.travel.known import BEGIN, known_of
@@ -57,11 +57,18 @@ class Cut:
 
     def ends(self) -> dict[str, int]:
         """Where the input stood after the batch, by source partition. Raises `OutOfReach` where nobody recorded it."""
+        return self._newest().ends
+
+    def recorded(self) -> int:
+        """The batch that recorded `ends`: an older one, where no task had rows of those since. Raises as that."""
+        return self._newest().batch
+
+    def _newest(self) -> Step:
         steps = [step for task in self.tasks if (step := task.known.at(self.batch)) is not None]
         newest = max(steps, key=lambda step: step.batch, default=None)
         if newest is None or not newest.ends:
             raise OutOfReach("where the input stood at the batch is not known", batch=self.batch)
-        return newest.ends
+        return newest
 
     def require_known(self) -> None:
         """Raises `OutOfReach` unless it is certain which of each task's batches was its newest one then."""

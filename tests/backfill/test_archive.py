@@ -20,6 +20,7 @@ from ops.dagster.deployed import read_deployed
 from ops.dagster.resetting import reset_pipeline
 from ops.environment import driver_environment
 from pipelines import archive as archive_module
+from pipelines.archive import open_archive
 from pipelines.engine.input import PartsInTurn
 from pipelines.engine.source import SourceTopic
 from pipelines.metastore.embedded import want
@@ -126,6 +127,25 @@ def test_what_only_aborted_transactions_have_written_is_archived_as_nothing(
     # The first file's rest, none of the second, and of the third what Kafka has as well.
     assert isinstance(part, PartsInTurn)
     assert 50 == sum(len(block) for block in part.parts[0].records())
+
+
+def test_an_archive_does_not_go_on_behind_what_its_topic_has_lost(
+    archiving: Settings, visits: Visits, kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, admin = visits.topic, Admin(archiving.kafka_config())
+    transaction(kafka, topic, 10, commit=True)
+    assert [(0, 11, 10), (0, 0, 0)] == archive(archiving, topic)
+    # As if five more had been archived that the log has lost since.
+    kept = open_archive(archiving.archive_config(), admin.describe([topic])[topic])
+    assert kept.put(0, 11, 16, [])
+    monkeypatch.setattr(archive_module, "_LOOK_AGAIN_S", 0.0)
+    with pytest.raises(Unrecoverable, match=r"lost records that were archived.*archived_to=.16.*end=.11"):
+        archive(archiving, topic)
+
+    # An old answer, or one before what a transaction hides, is none of a loss.
+    with monkeypatch.context() as patch:
+        patch.setattr(Admin, "ends", lambda *_, **__: {0: 16, 1: 0})
+        assert [(0, 16, 0), (0, 0, 0)] == archive(archiving, topic)
 
 
 def test_a_file_of_large_values_has_fewer_records(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,19 +12,23 @@ from typing import Any
 import confluent_kafka as ck
 import psutil
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from infra.stack import Stack
 from pipelines.engine import source as source_module
 from pipelines.engine.intake import Intake
 from pipelines.engine.pace import Bounds, Pace
+from pipelines.engine.query_driver import QueryDriver
 from pipelines.engine.source import SourceTopic, without_lost
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog, Planned, Range
 from statestore.config import KafkaConfig
 from statestore.errors import Unrecoverable
+from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
 from tests.support.feed import SQL, create_topic
 from tests.support.pipeline import PipelineUnderTest, settings_for
+from tests.support.waiting import await_
 
 
 def send(kafka: str, topic: str, count: int) -> None:
@@ -72,6 +76,57 @@ def test_where_that_is_accepted_the_stream_goes_on_at_the_end_and_the_next_plan_
     assert not intake.require_whole(source.stable_ends())
 
 
+@pytest.mark.parametrize("accept_loss", [False, True])
+def test_a_topic_that_was_made_again_has_not_lost_its_end(kafka: str, topic: str, accept_loss: bool) -> None:
+    source, intake = intake_at(kafka, topic, 10, accept_loss=accept_loss)
+    admin = Admin(KafkaConfig(kafka))
+    admin.delete([topic])
+    admin.await_gone(topic)
+    create_topic(kafka, topic, partitions=2)
+    send(kafka, topic, 3)
+    ends = {0: 3, 1: 0}
+    await_("the new topic's end", lambda: source.stable_ends() == ends)
+    with pytest.raises(Unrecoverable, match="deleted and created again"):
+        intake.require_whole(ends)
+    assert ({0: 10, 1: 0}, (), False) == (intake.ends, intake.lost, intake.is_cut)
+
+
+def driver_of(source: SourceTopic, intake: Intake) -> QueryDriver:
+    """One that has batch 5 behind it, and nothing to run another with."""
+    driver = object.__new__(QueryDriver)
+    ahead: Any = SimpleNamespace(drop=lambda: None)
+    journal: Any = SimpleNamespace(hash="h")
+    driver._source, driver._intake, driver._ahead, driver._journal = source, intake, ahead, journal
+    driver._stand(Planned(5, "h", intake.nothing(), floor=2))
+    return driver
+
+
+def test_the_plan_that_tells_of_a_lost_end_is_as_far_as_one_can_go_back(kafka: str, topic: str) -> None:
+    source, intake = intake_at(kafka, topic, 12, accept_loss=True)
+    driver = driver_of(source, intake)
+    before = driver._planned(intake.nothing())
+    assert (6, 2, 0) == (before.batch, before.floor, before.cut)
+    ends = driver._stable_ends()
+    telling = driver._planned(intake.next(ends) or ())
+    assert (6, 6, 6) == (telling.batch, telling.floor, telling.cut)
+    assert (source.range(0, 10, 12),) == telling.lost
+    driver._stand(telling)
+    behind = driver._planned(intake.nothing())
+    assert (7, 6, 6, ()) == (behind.batch, behind.floor, behind.cut, behind.lost)
+
+
+def test_partitions_that_are_seen_beside_a_lost_end_are_read(kafka: str, topic: str) -> None:
+    source, intake = intake_at(kafka, topic, 12, accept_loss=True)
+    driver = driver_of(source, intake)
+    client = AdminClient({"bootstrap.servers": kafka})
+    client.create_partitions([NewPartitions(topic, 3)])[topic].result()
+    await_("the new partition", lambda: Admin(KafkaConfig(kafka)).describe([topic])[topic].partitions == 3)
+    assert intake.require_whole(source.stable_ends())
+    assert 3 == source.topic.partitions
+    driver._look_again()
+    assert {0: 10, 1: 0, 2: 0} == intake.ends
+
+
 def test_an_old_answer_and_records_that_a_transaction_hides_are_no_loss(kafka: str, topic: str) -> None:
     _, intake = intake_at(kafka, topic, 10)
     assert not intake.require_whole({0: 7, 1: 0})
@@ -97,6 +152,8 @@ def test_an_unfinished_batch_goes_on_with_what_is_left_of_it(
 ) -> None:
     planned = without_lost(Planned(5, "h", (r(900, 1000),)), deleted, cut)
     assert ((left,), deleted + cut) == (planned.ranges, planned.lost)
+    # Of a batch that a task may have committed whole only the next one's positions are sure.
+    assert ((5, 6) if cut else (0, 0)) == (planned.floor, planned.cut)
 
 
 @pytest.fixture
@@ -143,5 +200,6 @@ def test_a_source_that_has_lost_its_end_stops_the_pipeline_until_that_is_accepte
         assert planned is not None
         assert [(5, 10)] == [(lost.start, lost.end) for lost in planned.lost]
         assert [(5, 5)] == [(each.start, each.end) for each in planned.ranges]
+        assert (planned.batch, planned.batch) == (planned.floor, planned.cut)
     finally:
         pipeline.close()

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,15 @@ class Written:
         self.deployed: DeployedQuery = deployed_queries(self.row)[0]
         self.models: list[Model] = []
 
+    def tell_of_a_lost_end(self, start: int) -> None:
+        """A batch without rows whose plan says that the source has lost what was read from `start` on."""
+        batch, before = len(self.models), present(self.log(self.deployed).planned)
+        lost = tuple(replace(r, start=start, end=r.end) for r in before.ranges)
+        ranges = tuple(replace(r, start=start, end=start) for r in before.ranges)
+        planned = Planned(batch, before.plan, ranges, lost, floor=batch, cut=batch)
+        self._driver({PLANNED: encode(planned), DONE: encode_fields(batch=batch)})
+        self.models.append(self.models[-1])
+
     def batch(self, changes: Model, *, snapshot: bool = False) -> None:
         """Commit a batch of one source record; a task without rows commits nothing."""
         tasks = self.deployed.query.tasks
@@ -99,7 +109,8 @@ class Written:
             task.close()
         ranges = (Range(self.source.name, self.source.topic_id, 0, batch, batch + 1),)
         before = self.log(self.deployed).planned
-        planned = Planned(batch, plan, ranges, floor=0 if before is None else before.floor)
+        kept = (0, 0) if before is None else (before.floor, before.cut)
+        planned = Planned(batch, plan, ranges, floor=kept[0], cut=kept[1])
         self._driver({PLANNED: encode(planned), DONE: encode_fields(batch=batch)})
 
     def _driver(self, records: Mapping[bytes, bytes]) -> int:
@@ -293,6 +304,36 @@ def test_a_reset_cannot_be_undone_by_going_back(written: Written) -> None:
     assert 4 == present(written.log(original).planned).floor
     assert 5 == rewind(original, written.settings, written.registry, batch=5, at_ms=None).batch
     assert (7, 4) == (present(written.log(original).planned).batch, present(written.log(original).planned).floor)
+
+
+def test_nothing_reads_on_from_where_the_source_has_lost_what_was_read(written: Written, unique: str) -> None:
+    original = written.deployed
+    # Batches 0 to 3 have read offsets 0 to 3; then the log is cut to 2, and others are written there.
+    written.tell_of_a_lost_end(2)
+    send(written.kafka, written.source.name, 8)
+
+    def require_refused(batch: int) -> None:
+        with pytest.raises(InvalidInput, match=r"lost records that were read.*first=.4."):
+            rewind(original, written.settings, written.registry, batch=batch, at_ms=None, dry_run=True)
+        with pytest.raises(InvalidInput, match=r"lost records that were read.*first=.4."):
+            written.clone(f"{unique}_copy", batch=batch)
+
+    # The batch that tells it has no rows: the newest position is still one before it.
+    for batch in (1, 3, 4):
+        require_refused(batch)
+    written.batch({b"k1": b"5"})
+    written.batch({b"k1": b"6"})
+    require_refused(4)
+    cloned, copy = written.clone(f"{unique}_copy", batch=5)
+    assert (5, 6) == (cloned.batch, written.group_offset(copy))
+    assert 7 == rewind(original, written.settings, written.registry, batch=5, at_ms=None).as_batch
+    # Neither going back nor a reset makes the offsets before mean again what they did.
+    with pytest.raises(InvalidInput, match="lost records that were read"):
+        rewind(original, written.settings, written.registry, batch=3, at_ms=None)
+    assert 8 == reset(original, written.settings, written.registry, Target(edge=EARLIEST), dry_run=False).as_batch
+    assert (8, 4) == (present(written.log(original).planned).floor, present(written.log(original).planned).cut)
+    with pytest.raises(InvalidInput, match="lost records that were read"):
+        written.clone(f"{unique}_other", batch=3)
 
 
 def test_going_back_cannot_be_undone_before_its_records_are_read_again(written: Written) -> None:
