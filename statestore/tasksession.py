@@ -31,6 +31,7 @@ import structlog
 from statestore.changelogs import Changelogs
 from statestore.commitnote import CommitNote
 from statestore.config import StreamConfig
+from statestore.context import StoreVersion
 from statestore.errors import Fenced, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
 from statestore.folders import take_place
@@ -157,12 +158,21 @@ class TaskSession:
             self.context = self._new_context()
             self._restore_all(known, changelogs)
 
+            # Nothing is deleted where a changelog does not give its store.
+            for name, changelog in changelogs.items():
+                plan_restore(name, StoreVersion(), known.get(name), changelog, self.context.now_ms())
     def _restore_all(self, known: Mapping[str, ChangelogPosition], changelogs: Mapping[str, Changelog]) -> None:
-        self.context.restore_begins()
+        """First a plan for every store: where there is none, what is on disk stays as it is, for whoever reads it there."""
+        self.context.restoring = True
         for store in self.parts.stores:
-            self._init(store)
-            if store.name in changelogs:
-                self._plan(store, changelogs[store.name], known.get(store.name))
+            self._open_if_whole(store, logged=store.name in changelogs)
+        for name, changelog in changelogs.items():
+            self.plans[name] = self._plan(name, changelog, known.get(name))
+        if any(self._changes_disk(name) for name in changelogs):
+            self.context.restore_begins()
+        for store in self.parts.stores:
+            if not store.is_open() or self._begins_anew(store.name):
+                self._empty(store)
         many = {name: log for name, log in changelogs.items() if is_loaded(self._kinds[name], self.plans[name])}
         try:
             if many:
@@ -175,15 +185,29 @@ class TaskSession:
             raise Unavailable("changelog was cut while it was read", error=error) from error
         self.context.restored()
 
-    def _init(self, store: Store) -> None:
-        """Open a store; one that belongs to no commit is emptied first."""
+    def _open_if_whole(self, store: Store, *, logged: bool) -> None:
+        """Open a store, but none that belongs to no commit, and none that is new: others would read it as empty."""
+        persistent = self._kinds[store.name].persistent()
         try:
             store.init(self.context)
         except TaskCorrupted as error:
             self._log.warning("store is corrupted and is restored", store=store.name, error=str(error))
-            self.context.wipe(store.name)
-            store.init(self.context)
 
+    def _empty(self, store: Store) -> None:
+        """Open a store without what is there of it."""
+        if store.is_open():
+            store.close()
+        self.context.wipe(store.name)
+        store.init(self.context)
+
+    def _changes_disk(self, name: str) -> bool:
+        return self._kinds[name].persistent() and self.plans[name].way is not Way.NOTHING
+
+    def _begins_anew(self, name: str) -> bool:
+        return name in self.plans and self._kinds[name].persistent() and self.plans[name].way is Way.FULL_REPLAY
+
+            if logged and persistent and self.context.version(store.name, persistent=True) is None:
+                return
     def _lock_folder(self) -> FolderLock:
         try:
             return FolderLock(self.parts.config.task_folder)
@@ -194,14 +218,10 @@ class TaskSession:
                 hint="it cannot commit any more and stops when it tries to; end it, then try again",
             ) from error
 
-    def _plan(self, store: Store, changelog: Changelog, committed: ChangelogPosition | None) -> None:
-        kind = self._kinds[store.name]
-        plan = plan_restore(store.name, kind.committed_version, committed, changelog, self.context.now_ms())
-        if kind.persistent() and plan.way is Way.FULL_REPLAY:
-            store.close()
-            self.context.wipe(store.name)
-            store.init(self.context)
-        self.plans[store.name] = plan
+    def _plan(self, name: str, changelog: Changelog, committed: ChangelogPosition | None) -> RestorePlan:
+        kind = self._kinds[name]
+        local = kind.committed_version if kind.is_open() else StoreVersion()
+        return plan_restore(name, local, committed, changelog, self.context.now_ms())
 
     def _load(self, changelogs: Mapping[str, Changelog]) -> None:
         """Load these stores into a copy of the task's database, and go on with that."""

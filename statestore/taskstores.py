@@ -4,7 +4,7 @@
     <folder>/<store>.uncommitted/  writes of the open transaction that went to disk
     <folder>/<store>.commit        there while these are being copied
     <folder>/<store>.files/        what a store of the program's own keeps
-    <folder>/restoring             there while a task brings its stores to its last commit
+    <folder>/restoring             there while a task changes its stores to bring them to its last commit
     <folder>/committed.recovering  there while a changelog is loaded beside `committed` (`load`)
 
 Stores in memory share one base of their own. What a store stands at is one entry of the space `checkpoint`, written in
@@ -157,6 +157,7 @@ class TaskStores(StoreContext):
     def restore_begins(self) -> None:
         """Nobody reads the stores from here on, other processes included, until `restored`; a crash lets that stand.
 
+        For when what is on disk is about to change, and not before: what cannot be restored may be the last copy.
         Raises `Unavailable` where the disk does not take the file that says so.
         """
         self.restoring = True

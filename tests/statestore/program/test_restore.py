@@ -6,15 +6,23 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from statestore import committed
+from statestore import committed, tasksession
 from statestore.committed import CommittedStores
 from statestore.config import StreamConfig
 from statestore.context import StoreVersion
-from statestore.errors import InvalidStateStore, RollforwardError, Unavailable, Unrecoverable
+from statestore.errors import (
+    InvalidInput,
+    InvalidStateStore,
+    RollforwardError,
+    TaskCorrupted,
+    Unavailable,
+    Unrecoverable,
+)
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
 from statestore.kinds.key_value import KeyValue
@@ -24,8 +32,9 @@ from statestore.query.queries import KeyQuery
 from statestore.query.request import QueryableStoreType, StateQueryRequest, StoreQueryParameters
 from statestore.query.result import FailureReason
 from statestore.query.stores import QueryableStores
-from statestore.restore import Changelog, plan_restore
+from statestore.restore import Changelog, RestorePlan, plan_restore
 from statestore.store import Isolation
+from statestore.taskstores import TaskStores, restoring_file
 from statestore.version import ChangelogPosition
 from tests.statestore.program.conftest import Start
 from tests.support.counting import Counting, Input
@@ -113,6 +122,17 @@ class Asking(RestoreListener):
 
     def on_batch_restored(self, restoring: Restoring, *, offset: int, records: int) -> None:
         self.answers.append(self.ask())
+
+
+def read_elsewhere(config: StreamConfig, name: str) -> dict[bytes, bytes]:
+    """What another process reads of a key-value store."""
+    stores = CommittedStores(config.task_folder)
+    store = KeyValue(name)
+    try:
+        store.init(stores)
+        return dict(store.all())
+    finally:
+        stores.close()
 
 
 def ways(program: object) -> dict[str, str]:
@@ -226,30 +246,41 @@ class TestReadersMeanwhile:
         assert 5 == held.get("k0")
 
     def test_another_process_waits(
-        self, program: Counting, asking: Asking, config: StreamConfig, monkeypatch: pytest.MonkeyPatch
+        self,
+        program: Counting,
+        feed: Input,
+        asking: Asking,
+        config: StreamConfig,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(committed, "_OPEN_S", 0.01)
         program.task.close()
-
-        def read() -> dict[bytes, bytes]:
-            stores = CommittedStores(config.task_folder)
-            store = KeyValue("indexed")
-            try:
-                store.init(stores)
-                return dict(store.all())
-            finally:
-                stores.close()
+        shutil.copytree(config.task_folder, tmp_path / "before")
+        feed.send(30, keys=9)
+        program.run()
+        program.task.close()
+        shutil.rmtree(config.task_folder)
+        shutil.copytree(tmp_path / "before", config.task_folder)
+        asking.answers.clear()
 
         def ask() -> None:
             with pytest.raises(Unavailable, match="being restored"):
-                read()
+                read_elsewhere(config, "indexed")
 
-        assert 7 == len(read())
+        assert 7 == len(read_elsewhere(config, "indexed"))
         asking.ask = ask
         program.task.open()
         assert asking.answers
         program.task.close()
-        assert 7 == len(read())
+        assert 9 == len(read_elsewhere(config, "indexed"))
+
+    def test_another_process_does_not_wait_for_stores_in_memory(
+        self, program: Counting, asking: Asking, config: StreamConfig
+    ) -> None:
+        asking.ask = lambda: restoring_file(config.task_folder).exists()
+        program.task.open()
+        assert {False} == set(asking.answers)
 
 
 class TestRefusals:
@@ -277,6 +308,51 @@ class TestRefusals:
         with pytest.raises(Unrecoverable, match="created again"):
             start(of=("indexed",))
 
+    def test_what_is_on_disk_stays_as_it_is_and_may_be_read(
+        self, start: Start, feed: Input, config: StreamConfig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It may be the last copy, also of a store that would have been restored before the one that cannot be."""
+        of = ("indexed", "auto")
+        program = start(of=of)
+        feed.send(10)
+        program.run()
+        program.task.close()
+
+        def planned(store: str, *facts: Any) -> RestorePlan:
+            if store == "auto":
+                raise Unrecoverable("kafka has lost its tail")
+            plan = plan_restore(store, *facts)
+            return replace(plan, way=Way.FULL_REPLAY, start=0) if store == "indexed" else plan
+
+        monkeypatch.setattr(tasksession, "plan_restore", planned)
+        with pytest.raises(Unrecoverable, match="lost its tail"):
+            start(of=of)
+        assert not restoring_file(config.task_folder).exists()
+        assert [7, 7] == [len(read_elsewhere(config, name)) for name in of]
+
+    @pytest.mark.parametrize("damaged", ["its task", "the store"])
+    def test_what_is_damaged_is_not_deleted_either(
+        self, start: Start, config: StreamConfig, ended: str, monkeypatch: pytest.MonkeyPatch, damaged: str
+    ) -> None:
+        def refused(store: str, local: StoreVersion, *facts: Any) -> RestorePlan:
+            assert StoreVersion() == local
+            raise Unrecoverable("changelog does not give the store")
+
+        def corrupted(*_: object, **__: object) -> None:
+            raise TaskCorrupted("made by the test")
+
+        monkeypatch.setattr(tasksession, "plan_restore", refused)
+        if damaged == "the store":
+            monkeypatch.setattr(KeyValue, "init", corrupted)
+        else:
+            monkeypatch.setattr(tasksession.TaskSession, "_restore_all", corrupted)
+        with monkeypatch.context() as kept:
+            kept.setattr(tasksession, "wipe_task", lambda _: pytest.fail("the task is deleted"))
+            kept.setattr(TaskStores, "wipe", lambda *_: pytest.fail("the store is deleted"))
+            with pytest.raises(Unrecoverable, match="does not give"):
+                start(of=("indexed",))
+        assert not restoring_file(config.task_folder).exists()
+
     def test_a_changelog_whose_head_was_deleted(self, start: Start, config: StreamConfig, ended: str) -> None:
         admin, topic = Admin(config.kafka), f"{ended}-indexed-changelog"
         # Brokers refuse to delete records of a topic that is only compacted.
@@ -287,6 +363,9 @@ class TestRefusals:
         shutil.rmtree(config.task_folder)
         with pytest.raises(Unrecoverable, match="before offset 5 were deleted"):
             start(of=("indexed",))
+        # What was never there is not taken for an empty store.
+        with pytest.raises(InvalidInput, match="no such store"):
+            read_elsewhere(config, "indexed")
 
     def test_input_offsets_that_are_gone_beside_a_changelog_that_is_not(
         self, start: Start, kafka: str, ended: str
