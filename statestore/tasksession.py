@@ -152,15 +152,15 @@ class TaskSession:
         try:
             self._restore_all(known, changelogs)
         except TaskCorrupted as error:
+            # Nothing is deleted where a changelog does not give its store.
+            for name, changelog in changelogs.items():
+                plan_restore(name, StoreVersion(), known.get(name), changelog, self.context.now_ms())
             self._log.warning("task is corrupted, all of it is restored", error=str(error))
             self._release_stores()
             wipe_task(self.parts.config.task_folder)
             self.context = self._new_context()
             self._restore_all(known, changelogs)
 
-            # Nothing is deleted where a changelog does not give its store.
-            for name, changelog in changelogs.items():
-                plan_restore(name, StoreVersion(), known.get(name), changelog, self.context.now_ms())
     def _restore_all(self, known: Mapping[str, ChangelogPosition], changelogs: Mapping[str, Changelog]) -> None:
         """First a plan for every store: where there is none, what is on disk stays as it is, for whoever reads it there."""
         self.context.restoring = True
@@ -189,6 +189,8 @@ class TaskSession:
         """Open a store, but none that belongs to no commit, and none that is new: others would read it as empty."""
         persistent = self._kinds[store.name].persistent()
         try:
+            if logged and persistent and self.context.version(store.name, persistent=True) is None:
+                return
             store.init(self.context)
         except TaskCorrupted as error:
             self._log.warning("store is corrupted and is restored", store=store.name, error=str(error))
@@ -206,8 +208,6 @@ class TaskSession:
     def _begins_anew(self, name: str) -> bool:
         return name in self.plans and self._kinds[name].persistent() and self.plans[name].way is Way.FULL_REPLAY
 
-            if logged and persistent and self.context.version(store.name, persistent=True) is None:
-                return
     def _lock_folder(self) -> FolderLock:
         try:
             return FolderLock(self.parts.config.task_folder)
