@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from statestore.context import ChangelogRecord, Headers
-from statestore.errors import Unavailable
 from statestore.failpoints import reach
 from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.reader import Reader
 
 # What CPython spends on a record and on each of its headers beside their bytes. Measured, rounded up.
 RECORD_OVERHEAD_BYTES = 250
@@ -38,13 +38,13 @@ class Outbox:
     """
 
     producer: TransactionalProducer
+    reader: Reader
     partition: int
     changelogs: dict[str, str]
     offsets: dict[str, int]
     bytes: int = 0
     begun: bool = False
     _waiting: list[ChangelogRecord | Output] = field(default_factory=list)
-    _lost: str = ""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -57,9 +57,15 @@ class Outbox:
             self.bytes += HEADER_OVERHEAD_BYTES + len(value)
 
     def send(self) -> None:
-        """Begin the transaction if it has not begun, and hand over all that waits."""
+        """Begin the transaction if it has not begun, and hand over all that waits.
+
+        Raises `Unavailable` before it begins if brokers have lost changelog records that were committed.
+        """
         if not self.begun:
             reach("program.before-begin")
+            self.reader.require_reach(
+                {(self.changelogs[store], self.partition): offset for store, offset in self.offsets.items()}
+            )
             self.producer.begin()
             self.begun = True
             reach("program.begun")
@@ -73,18 +79,11 @@ class Outbox:
         self.bytes = 0
 
     def deliver(self) -> None:
-        """`send`, and wait until Kafka has everything.
-
-        Raises `Unavailable` if a record was put before the end of what is committed: brokers have lost that, and stores
-        have changes that their changelogs lack. Opened again, they are what is left.
-        """
+        """`send`, and wait until Kafka has everything."""
         self.send()
         reach("program.sent")
         self.producer.flush()
         reach("program.delivered")
-        if self._lost:
-            hint = "look at the brokers: an unclean election, or a machine that has lost its power"
-            raise Unavailable("kafka has lost committed records", topic=self._lost, partition=self.partition, hint=hint)
 
     def ended(self) -> None:
         """The transaction was committed."""
@@ -92,8 +91,6 @@ class Outbox:
 
     def _produce(self, topic: str, record: ChangelogRecord | Output, partition: int, store: str = "") -> None:
         def delivered(offset: int) -> None:
-            if offset < self.offsets[store]:
-                self._lost = topic
             self.offsets[store] = offset + 1
 
         self.producer.produce(

@@ -96,6 +96,7 @@ def _end(store: str, committed: ChangelogPosition | None, changelog: Changelog) 
             topic=changelog.topic,
             committed=committed.offset,
             end=changelog.end,
+            hint="restore the topic from a backup, or start the application anew under another name",
         )
     return committed.offset
 

@@ -503,13 +503,20 @@ class Task:
         """Step 4: changelog, outputs, dead letters and position, all or none."""
         assert self._producer is not None
         producer, spec = self._producer, self.spec
-        # 4.1 The transaction begins now, so it lasts as long as sending takes.
+        # 4.1 Nothing is written where Kafka has lost something. The transaction begins now, so it lasts as long as sending
+        # takes.
         reach("commit.before-begin")
+        self._reader.require_reach(
+            {
+                (spec.store.changelog_topic, spec.number): self.changelog_offset(),
+                (spec.batches_topic, spec.number): self._position_end,
+            }
+        )
         producer.begin()
         reach("commit.begun")
-        # 4.2 Everything the batch changed.
-        changelog_at: list[int] = []
-        sent = self._produce_changelog(staged, changelog_at)
+        # 4.2 Everything the batch changed. The changelog's next offset is the one after its last record.
+        next_offset = [self.changelog_offset()]
+        self._produce_changelog(staged, next_offset)
         reach("commit.in-produce")
         for outputs in staged.outputs:
             for partition, records in self._placement.results(outputs, self._result_partitions).items():
@@ -526,13 +533,8 @@ class Task:
         # 4.3 The delivery reports, for the changelog's offset.
         producer.flush()
         reach("commit.delivered")
-        # The changelog's next offset is the one after its last record. Without a report the commit fails, and tells why.
-        next_offset = changelog_at[0] + 1 if changelog_at else self.changelog_offset()
-        if changelog_at:
-            # They follow each other: nobody else writes there.
-            self._require_behind(spec.store.changelog_topic, next_offset - sent, self.changelog_offset())
         # 4.4 The position, in the same transaction.
-        stores = {spec.store.name: ChangelogPosition(spec.store.changelog_topic_id, next_offset)}
+        stores = {spec.store.name: ChangelogPosition(spec.store.changelog_topic_id, next_offset[0])}
         position = Position(
             staged.batch, self.epoch, plan, stores, dict(ends), self._order_after(staged), staged.digest
         )
@@ -546,29 +548,11 @@ class Task:
         )
         # The commit would wait for it as well.
         producer.flush()
-        if position_at:
-            self._require_behind(spec.batches_topic, position_at[0], self._position_end)
         reach("commit.position-sent")
         # 4.5 From here on the batch exists.
         producer.commit()
         self._position_end = position_at[0] + 1 if position_at else 0
         return position
-
-    def _require_behind(self, topic: str, offset: int, committed: int) -> None:
-        """Raise `Unavailable` if a record was put before the end of what is committed.
-
-        Then brokers have lost that, and the store has changes that its changelog lacks. Opened again, it is what is left.
-        """
-        if offset < committed:
-            hint = "look at the brokers: an unclean election, or a machine that has lost its power"
-            raise Unavailable(
-                "kafka has lost committed records",
-                task=self.spec.name,
-                topic=topic,
-                offset=offset,
-                committed=committed,
-                hint=hint,
-            )
 
     def _dead_letters(self, staged: Staged) -> list[DeadLetter]:
         """As large as their topic and the client take them: a source may take larger records, or compress them better."""
@@ -584,15 +568,19 @@ class Task:
             return None if self._position is None else self._position.order
         return replace(staged.order, dropped=self.order.dropped + staged.order.dropped)
 
-    def _produce_changelog(self, staged: Staged, last_at: list[int]) -> int:
-        """Gives how many records they are. The delivery report of the last one puts its offset into `last_at`."""
+    def _produce_changelog(self, staged: Staged, next_offset: list[int]) -> None:
+        """The delivery report of the last record, which has the highest offset, moves `next_offset`."""
         assert self._producer is not None
         if not staged.changes:
-            return 0
+            return
         topic, partition = self.spec.store.changelog_topic, self.spec.number
         *before, last = staged.changelog()
         for records in (*before, last.slice(0, len(last) - 1)):
             self._producer.produce_many(topic, records, partition=partition, skip=timestamped.SIZE)
+
+        def delivered(offset: int) -> None:
+            next_offset[0] = offset + 1
+
         key, value, time_ms = (column[-1].as_py() for column in last.columns)
         self._producer.produce(
             topic,
@@ -600,9 +588,8 @@ class Task:
             value=value if value is None else value[timestamped.SIZE :],
             timestamp_ms=time_ms,
             partition=partition,
-            on_offset=last_at.append,
+            on_offset=delivered,
         )
-        return sum(map(len, before)) + len(last)
 
     def changelog_offset(self) -> int:
         """The store's next offset in its changelog."""

@@ -11,7 +11,8 @@ says where each changelog stands. Local stores are a cache. Opening:
 Committing:
 
     1  caches    what is only cached is logged, and may be forwarded to outputs
-    2  send      changelog records and outputs, and their delivery, for the changelogs' offsets
+    2  send      where no changelog has lost its end: changelog records and outputs, and their delivery, for the
+                 changelogs' offsets
     3  offsets   how far the input is processed, and the note
     4  commit    all of it, or none: from here on the commit exists
     5  apply     each store commits its changelog's offset
@@ -103,7 +104,7 @@ class TaskSession:
         self._kinds = {one.name: one.store if isinstance(one, TypedStore) else one for one in self.parts.stores}
         self._reader = Reader(config.kafka)
         producer = self.parts.make_producer(config.kafka, config.transactional_id, transactions=config.exactly_once)
-        self.outbox = Outbox(producer, config.partition, {}, {})
+        self.outbox = Outbox(producer, self._reader, config.partition, {}, {})
         self.context = self._new_context()
         self._lock: FolderLock | None = None
         self._log = log.bind(application=config.application, task=config.partition)

@@ -154,6 +154,26 @@ class Reader(Asking):
         first, last = list_all_offsets(self._admin, self._config, wanted)
         return {partition: (first[topic, partition], last[topic, partition]) for partition in partitions}
 
+    def require_reach(self, committed: Mapping[tuple[str, int], int]) -> None:
+        """Raise `Unavailable` if a log (topic, partition) ends before what was committed of it: brokers have lost its end.
+
+        Ask before writing there. What is written lies where the lost records were, and stays if it is aborted: the log is
+        as long again, and nobody can see that it lacks something.
+        """
+        wanted = {ck.TopicPartition(*where): OffsetSpec.latest() for where, offset in committed.items() if offset > 0}
+        ends = list_offsets(self._admin, self._config, wanted) if wanted else {}
+        for (topic, partition), end in ends.items():
+            offset = committed[topic, partition]
+            if end < offset:
+                raise Unavailable(
+                    "kafka has lost committed records",
+                    topic=topic,
+                    partition=partition,
+                    committed=offset,
+                    end=end,
+                    hint="look at the brokers: an unclean election, or a machine that has lost its power",
+                )
+
     def stable_end(self, topic: str, partition: int) -> int:
         """The offset where the first open transaction begins; the log's end if none is open."""
         where = ck.TopicPartition(topic, partition)

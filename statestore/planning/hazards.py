@@ -76,6 +76,7 @@ def require_changelog(spec: TaskSpec, found: Found, committed: ChangelogPosition
             topic=spec.store.changelog_topic,
             position=committed.offset,
             end=found.changelog_end,
+            hint="restore the topic from a backup, or start the query anew under another name",
         )
 
 

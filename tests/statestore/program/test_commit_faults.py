@@ -14,7 +14,6 @@ import pytest
 from statestore.budget import UncommittedBudget
 from statestore.context import RecordContext
 from statestore.errors import Fenced, InvariantBroken, Unavailable
-from statestore.kafka.producer import TransactionalProducer
 from statestore.tasksession import Committed
 from statestore.transactions.base import noting_failure
 from statestore.transactions.secondary_store import SecondaryStoreTransaction
@@ -86,28 +85,6 @@ def test_an_unknown_outcome_is_found_out(start: Start, feed: Input, fault: Fault
     assert repeated == program.unavailable
     assert set(program.content()["indexed"].values()) == {20}
     assert program.task.is_open
-    exact(program, feed)
-
-
-def test_nothing_is_committed_behind_records_that_kafka_has_lost(
-    start: Start, feed: Input, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = start()
-    feed.send(10)
-    program.run()
-    produce, told = TransactionalProducer.produce, list[int]()
-
-    def once_two_offsets_back(self: Any, topic: str, *, on_offset: Any = None, **record: Any) -> None:
-        def delivered(offset: int) -> None:
-            told.append(offset)
-            on_offset(offset - 2 if len(told) == 1 else offset)
-
-        produce(self, topic, on_offset=None if on_offset is None else delivered, **record)
-
-    monkeypatch.setattr(TransactionalProducer, "produce", once_two_offsets_back)
-    feed.send(10)
-    program.run()
-    assert (1, True) == (program.unavailable, program.task.is_open)
     exact(program, feed)
 
 

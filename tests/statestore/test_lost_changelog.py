@@ -1,0 +1,90 @@
+"""A changelog that has lost its end is not written to, as long as it can be seen that it lacks something."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.stack import Stack
+from statestore.errors import Unrecoverable
+from statestore.kafka.reader import Reader
+from statestore.task import TaskState
+from tests.statestore.conftest import ONE, TWO
+from tests.support.counting import Counting, Input, config_for
+from tests.support.task import TaskWorld
+from tests.support.waiting import await_
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A broker that may lose something."""
+    stack = Stack(tmp_path_factory.mktemp("broker"))
+    stack.up(components=["kafka"])
+    yield stack
+    stack.down(wipe=True)
+
+
+@pytest.fixture
+def kafka(own: Stack) -> str:
+    return own.status().bootstrap_servers or ""
+
+
+class Log:
+    """Partition 0 of a topic, and the file that it is in."""
+
+    def __init__(self, stack: Stack, reader: Reader, topic: str) -> None:
+        self._stack, self._reader, self._topic = stack, reader, topic
+        [self._segment] = stack.home.rglob(f"{topic}-0/*.log")
+
+    def end(self) -> int:
+        return self._reader.begin_and_end(self._topic, 0)[1]
+
+    def size(self) -> int:
+        """In bytes, with the end of every transaction."""
+        await_("settled", lambda: self._reader.stable_end(self._topic, 0) == self.end())
+        return self._segment.stat().st_size
+
+    def lose(self, size: int) -> None:
+        """All behind that size: what had not yet reached the broker's disk."""
+        self.size()
+        broker = psutil.Process(self._stack.status().component("kafka").pid)
+        broker.kill()
+        broker.wait(60)
+        os.truncate(self._segment, size)
+        self._stack.up(components=["kafka"])
+
+
+def test_a_pipeline_s_task_stops_and_fills_no_hole(own: Stack, world: TaskWorld) -> None:
+    log = Log(own, world.reader, world.spec.store.changelog_topic)
+    size, end = log.size(), log.end()
+    world.commit({TWO: b"2"})
+    log.lose(size)
+    # As long as what is lost: behind it nobody could tell.
+    with pytest.raises(Unrecoverable, match="kafka has lost its tail"):
+        world.commit({ONE: b"3"})
+    assert world.running.state is not TaskState.RUNNING
+    assert end == log.end()
+    with pytest.raises(Unrecoverable, match="kafka has lost its tail"):
+        world.open()
+
+
+def test_a_program_s_task_stops_and_fills_no_hole(own: Stack, kafka: str, unique: str, tmp_path: Path) -> None:
+    feed, program = Input(kafka, unique), Counting(config_for(kafka, unique, tmp_path / "state"), ("indexed",))
+    program.task.open()
+    feed.send(1)
+    program.run()
+    log = Log(own, program.reader, f"{unique}-indexed-changelog")
+    size, end = log.size(), log.end()
+    feed.send(1)
+    program.run()
+    log.lose(size)
+    feed.send(1)
+    for _ in range(2):
+        with pytest.raises(Unrecoverable, match="kafka has lost its tail"):
+            program.run()
+    assert not program.task.is_open
+    assert end == log.end()
