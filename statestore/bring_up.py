@@ -289,8 +289,8 @@ class BringUp:
         """Raise `Fenced` if a newer owner has come since the facts: what is ahead of them may be its own."""
         reach("recover.before-drop")
         standing = self._batches.standing(self._spec.number)
-        is_newer = self._epoch is not None and standing.newest_epoch > self._epoch
-        if is_newer or _batch(standing.position) != _batch(found.position):
+        is_other = self._epoch is not None and standing.newest_epoch != self._epoch
+        if is_other or _batch(standing.position) != _batch(found.position):
             raise Fenced(
                 "a newer owner has the task",
                 task=self._spec.name,

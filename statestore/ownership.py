@@ -2,6 +2,9 @@
 
 `init_transactions` fences whoever held the id, newer or not. So the newest `driver started` is read before it, to
 leave a newer owner alone, and after it, because one may have come in between; that one will take the id back.
+
+Epochs are offsets, so after Kafka was put back to an earlier state the newest driver's may be smaller than that of one
+which started in the time that is lost, and still runs. Only the driver whose start is the newest owns anything.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from statestore.kafka.producer import TransactionalProducer
 
 
 def require_newest(log: BatchesLog, epoch: int, who: str) -> None:
-    """Raise `Fenced` if a driver newer than `epoch` has started."""
+    """Raise `Fenced` unless the driver of `epoch` is the newest that the log knows."""
     _require(log.newest_epoch(), epoch, who)
 
 
@@ -26,7 +29,7 @@ def require_newest_at_once(log: BatchesLog, epoch: int, who: str) -> None:
     Until a new producer of the id has ended that one, nobody can read the log to its end. Whether another owner lives is
     looked at without that first, and is waited for only where one shows.
     """
-    if log.driver_log(uncommitted=True).epoch > epoch:
+    if log.driver_log(uncommitted=True).epoch != epoch:
         require_newest(log, epoch, who)
 
 
@@ -38,6 +41,14 @@ def _require(newest: int, epoch: int, who: str) -> None:
             epoch=epoch,
             newest=newest,
             hint="nothing to do: the newer driver goes on with the work",
+        )
+    if newest < epoch:
+        raise Fenced(
+            "kafka has lost this driver's start",
+            owner=who,
+            epoch=epoch,
+            newest=newest,
+            hint="start the pipeline again, unless that was done since kafka was put back",
         )
 
 

@@ -37,6 +37,7 @@ from statestore.kafka import messages
 from statestore.kafka.reader import Reader
 from statestore.listener import RestoreMeter
 from statestore.no_pandas import keep_pandas_out
+from statestore.ownership import require_newest
 from statestore.snapshots.schedule import Snapshotter
 from statestore.snapshots.service import Snapshots
 from statestore.store import Isolation
@@ -204,7 +205,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         if old is not None:
             # Epochs are of one batches topic: a pipeline that was dropped and deployed again begins anew.
             if old.spec.store.changelog_topic_id == spec.store.changelog_topic_id:
-                self._require_newest(old, spec, command)
+                self._require_to_follow(old, spec, command)
             del self._tasks[spec.name]
             old.close()
         config = self._config
@@ -225,18 +226,17 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         self._tasks[spec.name] = task
         return opened.to_json()
 
-    def _require_newest(self, old: Task, spec: TaskSpec, command: dict[str, Any]) -> None:
-        """`_require_not_older`, but where Kafka was put back: epochs are offsets, so the newest driver's may be smaller then.
+    def _require_to_follow(self, old: Task, spec: TaskSpec, command: dict[str, Any]) -> None:
+        """Raise `Fenced` unless the driver that asks has opened the task itself, or is the newest.
 
-        Whoever has opened the task is of a time that Kafka has lost, if the log says that the one who asks is the newest.
+        The log says that and not the epochs alone: they are offsets, so where Kafka was put back the newest driver's may be
+        the smaller one. Asked before the task is let go, which an opening that is refused would take from its owner.
         """
-        try:
-            _require_not_older(old, command)
-        except Fenced:
-            newest = BatchesLog(self._reader, spec.batches_topic, tasks=spec.tasks).newest_epoch()
-            if newest != command["epoch"]:
-                raise
-            log.warning("task is of a time that kafka has lost", task=spec.name, epoch=newest, lost=old.epoch)
+        epoch = command["epoch"]
+        if epoch != old.epoch:
+            require_newest(BatchesLog(self._reader, spec.batches_topic, tasks=spec.tasks), epoch, spec.transactional_id)
+        if epoch < old.epoch:
+            log.warning("task is of a time that kafka has lost", task=spec.name, epoch=epoch, lost=old.epoch)
 
     def _here(self, spec: TaskSpec) -> TaskSpec:
         """The task with its folder on this machine: the driver knows only its own."""

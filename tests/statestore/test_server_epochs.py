@@ -13,6 +13,7 @@ from statestore.config import RocksConfig, ServerConfig
 from statestore.errors import Fenced, Unavailable
 from statestore.server import StoreServer
 from statestore.staging import EMIT_NOTHING, SCHEMA
+from statestore.task import Task
 from tests.support.task import COMPACT, TaskWorld, keys_of
 
 KEY = keys_of(0, 1, 1)[0]
@@ -74,7 +75,7 @@ def test_an_older_driver_cannot_commit_an_attempt_of_the_newer(world: TaskWorld,
         lambda: stage(client, older, b"older"),
         lambda: client.open_task(world.spec, older),
     ):
-        with pytest.raises(Fenced, match="a newer driver has opened the task"):
+        with pytest.raises(Fenced, match="a newer driver"):
             request()
     assert commit(client, newer) is True
     assert stored(client, newer) == bytes(8) + b"newer"
@@ -115,11 +116,16 @@ def test_where_kafka_was_put_back_the_newest_driver_may_have_the_smaller_epoch(
     world.admin.create(world.batches.name, partitions=world.spec.tasks + 1, settings=COMPACT)
     older, newest = world.start_driver(), world.start_driver()
     assert newest < lost
-    with pytest.raises(Fenced, match="a newer driver has opened the task"):
+    with pytest.raises(Fenced, match="a newer driver"):
         client.open_task(world.spec, older)
     client.open_task(world.spec, newest)
     stage(client, newest, b"newest")
     with pytest.raises(Unavailable):
         commit(client, lost)
+    # It opens the task then, and must not take it from its owner, here or on a server where nobody has it.
+    with pytest.raises(Fenced, match="kafka has lost this driver's start"):
+        client.open_task(world.spec, lost)
+    with pytest.raises(Fenced, match="kafka has lost this driver's start"):
+        Task(world.spec, lost, world.kafka, RocksConfig(), transactions=True).open()
     assert commit(client, newest)
     assert stored(client, newest) == bytes(8) + b"newest"
