@@ -47,8 +47,9 @@ log = structlog.get_logger()
 STATES = pa.schema([("state", pa.binary())])
 ENTRIES = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _QUERY_ROWS = 5_000
-# What a server that is told to end gives the calls under way; most take less.
+# What a server that is told to end gives the calls under way, and then its stores; most take less.
 _CALLS_END_S = 3.0
+_STORES_CLOSE_S = 3.0
 
 
 class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -336,13 +337,19 @@ def serve(config: ServerConfig, until: Callable[[], object] | None = None) -> No
     log.info("store server ready", server=config.name, address=config.address, pid=os.getpid())
     ended.get()
     # It waits for the calls under way, of which one may wait for a client that sends no more.
-    shutdown = threading.Thread(target=server.shutdown, daemon=True)
-    shutdown.start()
-    shutdown.join(_CALLS_END_S)
-    server.close_tasks()
+    _run_for(_CALLS_END_S, server.shutdown)
+    # A commit has its task until Kafka answers. What is not closed is found as after a crash.
+    _run_for(_STORES_CLOSE_S, server.close_tasks)
     if not channel.is_remote(config.address):
         Path(config.address).unlink(missing_ok=True)
     os._exit(0)
+
+
+def _run_for(seconds: float, work: Callable[[], object]) -> None:
+    """Return when that is done, or the time is over."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ from tests.support.task import TaskWorld, keys_of
 from tests.support.waiting import await_, require_within
 
 ENDS_S = 5.0
+# It waits for a call that hangs, and for a store that cannot be closed.
+ENDS_UNCLOSED_S = 8.0
 Process = subprocess.Popen[bytes]
 
 
@@ -36,7 +38,8 @@ def address(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(world: TaskWorld, address: Path, tmp_path: Path) -> Iterator[Process]:
+def server(world: TaskWorld, address: Path, request: pytest.FixtureRequest) -> Iterator[Process]:
+    """With the modules that a test is parametrized with."""
     fields = {
         "name": "s",
         "address": str(address),
@@ -44,7 +47,8 @@ def server(world: TaskWorld, address: Path, tmp_path: Path) -> Iterator[Process]
         "rocks": {},
         "transactions": True,
     }
-    process = subprocess.Popen([sys.executable, "-m", "statestore.server"], stdin=subprocess.PIPE)
+    modules = getattr(request, "param", [])
+    process = subprocess.Popen([sys.executable, "-m", "statestore.server", *modules], stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(wire.dumps(**fields) + b"\n")
     process.stdin.flush()
@@ -77,3 +81,16 @@ def test_a_server_ends(world: TaskWorld, server: Process, address: Path, tell: C
         require_within(ENDS_S, started)
     assert not address.exists()
     FolderLock(world.spec.folder).close()
+
+
+@pytest.mark.parametrize("server", [["tests.support.held_tasks"]], indirect=True)
+def test_a_server_ends_though_a_task_is_held(world: TaskWorld, server: Process, address: Path) -> None:
+    with StoreClient(address, timeout_s=30) as client:
+        client.open_task(world.spec, world.start_driver())
+        started = time.monotonic()
+        told_by_signal(server)
+        assert os.EX_OK == server.wait(60)
+        require_within(ENDS_UNCLOSED_S, started)
+    assert not address.exists()
+    # What was not closed is in nobody's way.
+    world.open()
