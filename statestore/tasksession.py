@@ -37,7 +37,13 @@ from statestore.errors import Fenced, RollforwardError, TaskCorrupted, Unavailab
 from statestore.failpoints import reach
 from statestore.folders import take_place
 from statestore.kafka.groups import GroupOffsets, TopicPartition
-from statestore.kafka.producer import ProducerFatal, ProducerFenced, TransactionAborted, TransactionalProducer
+from statestore.kafka.producer import (
+    ABORT_S,
+    ProducerFatal,
+    ProducerFenced,
+    TransactionAborted,
+    TransactionalProducer,
+)
 from statestore.kafka.reader import OffsetsGone, Reader
 from statestore.kinds.base import Kind
 from statestore.listener import RestoreListener
@@ -325,10 +331,7 @@ class TaskSession:
         finally:
             if self._lock is not None:
                 self._lock.close()
-            with suppress(RollforwardError):
-                if self.outbox.begun:
-                    self.outbox.producer.abort()
-            self.outbox.producer.close()
+            self.outbox.producer.close(abort_within_s=ABORT_S)
 
     def _release_stores(self) -> None:
         self._roll_back()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from statestore.columns import records_of
 from statestore.config import KafkaConfig
 from statestore.errors import InvalidConfig
-from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.producer import ABORT_S, TransactionalProducer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,6 +81,12 @@ class Replay(threading.Thread):
 
     def _produce(self) -> None:
         producer = TransactionalProducer(self._config, f"{TOPIC}-replay")
+        try:
+            self._produce_with(producer)
+        finally:
+            producer.close(abort_within_s=ABORT_S)
+
+    def _produce_with(self, producer: TransactionalProducer) -> None:
         producer.init()
         last = time.monotonic()
         while self.sent < self.total and not self._cancelled.wait(_CHUNK_S):
@@ -93,4 +99,3 @@ class Replay(threading.Thread):
             producer.flush()
             producer.commit()
             self.sent = due
-        producer.close()

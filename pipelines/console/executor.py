@@ -34,7 +34,7 @@ from pipelines.sql.named_types import with_types
 from pipelines.sql.names import Name
 from pipelines.sql.planner import plan_create, plan_insert
 from statestore.errors import InvalidInput
-from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.producer import ABORT_S, TransactionalProducer
 from statestore.store import Isolation
 
 if TYPE_CHECKING:
@@ -203,7 +203,8 @@ class MetastoreExecutor:
             producer.flush()
             producer.commit()
         finally:
-            producer.close()
+            # Nobody else has its id: what is left open would keep the topic's readers until it times out.
+            producer.close(abort_within_s=ABORT_S)
         return Result(f"one record is in topic {relation.source.topic}")
 
     # Looking.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Headers = list[tuple[str, bytes]]
 # It takes some ms; a new producer is ready in less than a second.
 _SEND_OFFSETS_S = 10.0
+# For `close`: it takes some ms, and who interrupts a transaction does not want to wait for a Kafka that is away.
+ABORT_S = 5.0
 
 
 _FENCED = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}

@@ -39,7 +39,7 @@ from statestore.digest import Digesting
 from statestore.errors import Unavailable
 from statestore.failpoints import reach
 from statestore.kafka.admin import Admin
-from statestore.kafka.producer import ProducerFatal, TransactionAborted, TransactionalProducer
+from statestore.kafka.producer import ABORT_S, ProducerFatal, TransactionAborted, TransactionalProducer
 from statestore.kafka.reader import Reader
 from statestore.layouts import timestamped
 from statestore.layouts.local import is_local
@@ -52,8 +52,6 @@ from statestore.version import ChangelogPosition
 
 # The longest that a broker allows unless it is told otherwise.
 _TRANSACTION_MS = 15 * 60 * 1000
-# It takes some ms; who interrupts a rewrite does not want to wait for a Kafka that is away.
-_ABORT_S = 5.0
 _TIME = struct.Struct(">q")
 Change = tuple[bytes, bytes | None]
 
@@ -243,7 +241,7 @@ class Rewrite:
 
     def close(self) -> None:
         """End what is open, so that no reader waits for it, and release the tasks' folders and ids."""
-        self._producer.close(abort_within_s=_ABORT_S)
+        self._producer.close(abort_within_s=ABORT_S)
         for task in self._tasks:
             task.close()
 

@@ -27,9 +27,12 @@ from pipelines.registry import Registry
 from pipelines.settings import Settings
 from pipelines.sql import SqlError
 from statestore.errors import InvalidConfig, InvalidInput
+from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.reader import Reader
 from tests.support.feed import read_topic
 from tests.support.pipeline import settings_for
 from tests.support.present import present
+from tests.support.waiting import await_
 
 
 class Shell:
@@ -258,3 +261,23 @@ def test_no_record_is_inserted_among_state(bare: Bare, unique: str) -> None:
     )
     with pytest.raises(InvalidInput, match="only their owner writes"):
         bare.sql("INSERT INTO @kept VALUES ('a', 1);")
+
+
+def test_an_insert_that_is_interrupted_leaves_no_transaction_open(
+    bare: Bare, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare.sql(STREAM)
+    reader, where = Reader(bare.settings.kafka_config()), (f"{unique}in", 0)
+
+    def is_open() -> bool:
+        return reader.stable_end(*where) < reader.begin_and_end(*where)[1]
+
+    def interrupted(producer: TransactionalProducer) -> None:
+        producer._producer.flush(10)
+        assert is_open()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TransactionalProducer, "flush", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bare.sql("INSERT INTO @in VALUES ('a', 'tea', 1, 1);")
+    await_("no transaction is open", lambda: not is_open(), timeout_s=2)

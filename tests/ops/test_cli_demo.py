@@ -10,6 +10,12 @@ import pandas as pd
 import pytest
 
 from ops.demo import compare, expected, flights
+from statestore.config import KafkaConfig
+from statestore.errors import Unavailable
+from statestore.kafka.admin import Admin
+from statestore.kafka.producer import TransactionalProducer
+from statestore.kafka.reader import Reader
+from tests.support.waiting import await_
 
 NOTHING = float("nan")
 
@@ -80,3 +86,26 @@ def test_records_hold_whole_numbers_and_nulls() -> None:
     assert (b"N1", None, 1_357_156_800_000) == (key, no_key, time_ms)
     assert (16, None) == (json.loads(value or b"")["dep_delay"], json.loads(cancelled or b"")["dep_delay"])
     assert b'"dep_delay":16,' in (value or b"")
+
+
+def test_a_replay_that_fails_leaves_no_transaction_open(
+    kafka: str, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = KafkaConfig(kafka)
+    Admin(config).create(unique, partitions=1, settings=flights.TOPIC_SETTINGS)
+    monkeypatch.setattr(flights, "TOPIC", unique)
+    reader = Reader(config)
+
+    def is_open() -> bool:
+        return reader.stable_end(unique, 0) < reader.begin_and_end(unique, 0)[1]
+
+    def failed(producer: TransactionalProducer) -> None:
+        producer._producer.flush(10)
+        assert is_open()
+        raise Unavailable("made by the test")
+
+    monkeypatch.setattr(TransactionalProducer, "flush", failed)
+    replay = flights.Replay(config, flights.records(some_flights()), seconds=1)
+    replay.run()
+    assert isinstance(replay.error, Unavailable)
+    await_("no transaction is open", lambda: not is_open(), timeout_s=2)

@@ -6,6 +6,7 @@ import pytest
 
 from statestore.context import RecordContext
 from statestore.errors import InvariantBroken
+from statestore.kafka.producer import ABORT_S, TransactionalProducer
 from statestore.store import Isolation
 from tests.statestore.program.conftest import Start
 from tests.support.counting import Input
@@ -52,3 +53,22 @@ def test_records_are_taken_once_and_only_after_asking_where_to_begin(start: Star
         program.task.take(RecordContext(program.input, 0, 5, 1))
     with pytest.raises(InvariantBroken):
         program.task.take(RecordContext("another", 0, 6, 1))
+
+
+def test_a_task_that_is_closed_aborts_what_is_open_and_waits_seconds_for_a_kafka_that_is_away(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = start(of=("indexed",))
+    program.task.next_offset(program.input)
+    program.task.take(RecordContext(program.input, 0, 0, 0))
+    program.task.send(f"{program.config.application}-out", key=b"k", value=b"v", partition=0)
+    program.task.session.outbox.send()
+    limits, abort = list[float | None](), TransactionalProducer._abort
+
+    def told(producer: TransactionalProducer, limit_s: float | None) -> None:
+        limits.append(limit_s)
+        abort(producer, limit_s)
+
+    monkeypatch.setattr(TransactionalProducer, "_abort", told)
+    program.task.close()
+    assert [ABORT_S] == limits
