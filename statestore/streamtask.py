@@ -35,6 +35,7 @@ from statestore.failpoints import reach
 from statestore.kafka.producer import ProducerFatal, ProducerFenced, TransactionAborted, TransactionalProducer
 from statestore.kinds.base import Kind
 from statestore.kinds.custom import Custom
+from statestore.layouts.timestamped import UNKNOWN
 from statestore.listener import RestoreListener
 from statestore.outbox import Output
 from statestore.restore import RestorePlan
@@ -209,7 +210,7 @@ class StreamTask:
     ) -> None:
         """Send a record with the next commit. Without a time of its own it has that of the record being processed."""
         record = self.context.record
-        time_ms = timestamp_ms if timestamp_ms is not None else record.timestamp_ms if record else 0
+        time_ms = timestamp_ms if timestamp_ms is not None else record.timestamp_ms if record else UNKNOWN
         self.session.outbox.add(Output(topic, key, value, partition, time_ms, headers))
 
     @property

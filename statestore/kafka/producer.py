@@ -47,6 +47,11 @@ def message_bytes(config: KafkaConfig) -> int:
     return int(config.client.get("message.max.bytes", _MESSAGE_BYTES))
 
 
+def sent_time_ms(time_ms: int) -> int:
+    """A record's time as it is sent: 1 ms in place of 0, which the client takes for the time of now."""
+    return time_ms or 1
+
+
 class TransactionAborted(RollforwardError):
     """The transaction was aborted and the producer can begin another: do the work again."""
 
@@ -155,16 +160,19 @@ class TransactionalProducer:
         key: bytes | None,
         value: bytes | None,
         partition: int = -1,
-        timestamp_ms: int = 0,
+        timestamp_ms: int | None = None,
         headers: Headers | None = None,
         on_offset: Callable[[int], None] | None = None,
     ) -> None:
-        """Queue one record. `on_offset` is called from `flush` with the offset it got."""
+        """Queue one record. `on_offset` is called from `flush` with the offset it got.
+
+        Its time is that of now where none is given or it is not known, which is below 0; see `sent_time_ms`.
+        """
         extra: dict[str, Any] = {}
         if partition >= 0:
             extra["partition"] = partition
-        if timestamp_ms > 0:
-            extra["timestamp"] = timestamp_ms
+        if timestamp_ms is not None and timestamp_ms >= 0:
+            extra["timestamp"] = sent_time_ms(timestamp_ms)
         if headers:
             extra["headers"] = headers
         if on_offset is not None:

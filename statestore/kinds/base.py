@@ -13,6 +13,7 @@ from statestore.context import ChangelogRecord, Headers, StoreContext, StoreVers
 from statestore.errors import FormatUnsupported, InvalidStateStore, TaskCorrupted
 from statestore.failpoints import reach
 from statestore.iterator import OpenIterators, StoreIterator
+from statestore.layouts.timestamped import UNKNOWN
 from statestore.position import Position, changelog_headers, position_of
 from statestore.spaces.base import Changes
 from statestore.store import Isolation, StateStore, TransactionalMechanism
@@ -326,9 +327,9 @@ class Kind(StateStore):
             self._position = self._position.advanced(record.topic, record.partition, record.offset)
 
     def _record_time_ms(self) -> int:
-        """The time of the input record being processed; 0 outside of one."""
+        """The time of the input record being processed; `UNKNOWN` outside of one, which is sent as the time of now."""
         record = self.context.record
-        return 0 if record is None else record.timestamp_ms
+        return UNKNOWN if record is None else record.timestamp_ms
 
     def _log(self, key: bytes, value: bytes | None, timestamp_ms: int, headers: Headers = ()) -> None:
         """One record to the changelog, if the store has one. Advance the position before."""

@@ -39,7 +39,13 @@ from statestore.digest import Digesting
 from statestore.errors import Unavailable
 from statestore.failpoints import reach
 from statestore.kafka.admin import Admin
-from statestore.kafka.producer import ABORT_S, ProducerFatal, TransactionAborted, TransactionalProducer
+from statestore.kafka.producer import (
+    ABORT_S,
+    ProducerFatal,
+    TransactionAborted,
+    TransactionalProducer,
+    sent_time_ms,
+)
 from statestore.kafka.reader import Reader
 from statestore.layouts import timestamped
 from statestore.layouts.local import is_local
@@ -184,7 +190,7 @@ class Rewrite:
 
         # Of a windowed store also those that have expired and are still there.
         committed = AtIsolation(task.store, Isolation.READ_COMMITTED)
-        digest = Digesting(version)
+        digest = Digesting(as_sent(version))
         for key, value in differences(Placement(store).scan(committed), digest):
             state = None if value is None else value[timestamped.SIZE :]
             timestamp_ms = now_ms() if value is None else _TIME.unpack_from(value)[0]
@@ -244,6 +250,13 @@ class Rewrite:
         self._producer.close(abort_within_s=ABORT_S)
         for task in self._tasks:
             task.close()
+
+
+def as_sent(version: Iterator[Entry]) -> Iterator[Entry]:
+    """The entries as their changelog gives them back: states of time 0, as versions before wrote them, have another."""
+    zero, sent = _TIME.pack(0), _TIME.pack(sent_time_ms(0))
+    for key, value in version:
+        yield key, sent + value[len(zero) :] if value.startswith(zero) else value
 
 
 def differences(current: Iterator[Entry], wanted: Iterator[Entry]) -> Iterator[Change]:

@@ -281,3 +281,10 @@ def test_an_insert_that_is_interrupted_leaves_no_transaction_open(
     with pytest.raises(KeyboardInterrupt):
         bare.sql("INSERT INTO @in VALUES ('a', 'tea', 1, 1);")
     await_("no transaction is open", lambda: not is_open(), timeout_s=2)
+
+
+def test_a_record_of_time_0_is_not_of_now(bare: Bare, kafka: str, unique: str) -> None:
+    bare.sql(STREAM)
+    for time_ms in (0, 1, 5):
+        bare.sql(f"INSERT INTO @in (ROWTIME, shop, n) VALUES ({time_ms}, 'a', 1);")
+    assert [1, 1, 5] == [message.timestamp()[1] for message in read_topic(kafka, f"{unique}in")]

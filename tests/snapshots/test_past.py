@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from statestore.batches import POSITION, Planned
+from statestore.digest import digest_of
 from statestore.errors import InvalidInput
 from statestore.kafka.producer import TransactionalProducer
 from statestore.layouts.timestamped import pack
 from statestore.snapshots.manifest import Step
+from statestore.store import Isolation
 from statestore.travel.known import BEGIN, Known
 from statestore.travel.past import OutOfReach
 from statestore.travel.rewrite import Rewrite
@@ -207,6 +209,26 @@ def test_a_rewrite_that_is_interrupted_leaves_no_transaction_open(world: TaskWor
     await_("no transaction is open", lambda: not is_open(), timeout_s=2)
     world.open()
     assert some(0) == world.entries()
+
+
+def test_states_of_time_0_are_rewritten_as_their_changelog_gives_them_back(world: TaskWorld) -> None:
+    world.open()
+    world.commit(some(0))
+    world.finish(0)
+    world.close()
+    rewrite = Rewrite(world.kafka, f"{world.spec.pipeline}-q-driver", [world.spec], plan=PLAN)
+    with closing(rewrite):
+        rewrite.take()
+        rewrite.own({})
+        version = iter([(b"a", pack(b"1", 0)), (b"b", pack(b"2", 7))])
+        rewrite.commit({0: version}, Planned(1, PLAN, ()), {}, f"{world.spec.pipeline}-q")
+    shutil.rmtree(world.spec.folder)
+    world.open()
+    entries = list(world.running.entries(None, None, Isolation.READ_COMMITTED))
+    assert [(b"a", pack(b"1", 1)), (b"b", pack(b"2", 7))] == entries
+    position = world.log.position(0)
+    assert position is not None
+    assert digest_of(entries)[0] == position.digest
 
 
 def test_a_batch_between_two_that_may_have_one_between_them_is_not_certain() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import confluent_kafka as ck
 import numpy as np
 import pytest
@@ -97,6 +99,17 @@ def test_a_time_of_0_which_the_client_takes_for_now_is_refused(kafka: str, topic
     with pytest.raises(InvariantBroken, match="time 0"):
         sending.produce_many(topic, records_of([(b"k", b"v", FIRST_MS), (b"k", b"w", 0)]))
     sending.close()
+
+
+def test_a_single_record_of_time_0_is_sent_with_1_ms_and_one_without_a_time_is_of_now(kafka: str, topic: str) -> None:
+    sending, now = producer(kafka, topic), int(time.time() * 1000)
+    for time_ms in (0, 1, FIRST_MS, None, -1):
+        sending.produce(topic, key=b"k", value=b"v", partition=1, timestamp_ms=time_ms)
+    sending.commit()
+    sending.close()
+    *given, without, unknown = (time_ms for _, _, time_ms in all_of(kafka, topic)[1])
+    assert [1, 1, FIRST_MS] == given
+    assert now <= without <= unknown
 
 
 def test_no_order_is_lost_while_the_queue_is_full(kafka: str, topic: str) -> None:

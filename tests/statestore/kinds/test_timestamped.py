@@ -55,7 +55,7 @@ def test_a_tombstone_has_the_input_records_time(store: TimestampedKeyValue, task
     assert at(97, b"there") == store.delete(b"hi")
     task.at(4, time_ms=200)
     store.put(b"hi", None)
-    assert [(b"hi", b"there", 97), (b"hi", None, 0), (b"hi", None, 200)] == task.records()
+    assert [(b"hi", b"there", 97), (b"hi", None, UNKNOWN), (b"hi", None, 200)] == task.records()
 
 
 @pytest.mark.case("TS-05")

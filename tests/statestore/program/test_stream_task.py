@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from statestore.context import RecordContext
 from statestore.errors import InvariantBroken
 from statestore.kafka.producer import ABORT_S, TransactionalProducer
 from statestore.store import Isolation
+from statestore.typed.serdes import ValueAndTimestamp
 from tests.statestore.program.conftest import Start
 from tests.support.counting import Input
+from tests.support.feed import read_topic
 
 
 def test_outputs_stores_and_input_offsets_commit_together(start: Start, feed: Input) -> None:
@@ -72,3 +76,28 @@ def test_a_task_that_is_closed_aborts_what_is_open_and_waits_seconds_for_a_kafka
     monkeypatch.setattr(TransactionalProducer, "_abort", told)
     program.task.close()
     assert [ABORT_S] == limits
+
+
+def test_a_time_of_0_is_one_and_no_time_is_that_of_now(start: Start, kafka: str) -> None:
+    """In what is sent and in changelogs: what is of 1970 by mistake, brokers delete where they delete by time."""
+    program = start(of=("indexed",))
+    output, now = f"{program.config.application}-out", int(time.time() * 1000)
+
+    def step(key: str) -> None:
+        program.counts["indexed"].put(key, 1)
+        program.task.send(output, key=key.encode(), value=b"", partition=0)
+
+    step("outside of a record")
+    program.task.next_offset(program.input)
+    program.task.take(RecordContext(program.input, 0, 0, 0))
+    step("in one of time 0")
+    program.cached.put("k", ValueAndTimestamp(1, 0))
+    program.task.commit()
+    changelogs = [f"{program.config.application}-{name}-changelog" for name in ("indexed", "cached")]
+    sent, indexed, cached = (
+        [message.timestamp()[1] for message in read_topic(kafka, topic)] for topic in (output, *changelogs)
+    )
+    for first, second in (sent, indexed):
+        assert now <= first
+        assert 1 == second
+    assert [1] == cached
