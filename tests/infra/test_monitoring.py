@@ -35,7 +35,7 @@ def test_both_start_with_our_rules_and_find_drivers_by_their_files(
     assert {PROMETHEUS, ALERTMANAGER} == set(first.started)
     assert first.prometheus_url and first.alertmanager_url
     [group] = answer(f"{first.prometheus_url}/api/v1/rules")["data"]["groups"]  # type: ignore[index]
-    assert 9 == len(group["rules"])
+    assert 10 == len(group["rules"])
     assert [] == answer(f"{first.alertmanager_url}/api/v2/alerts")
     again = stack.up(components=[MONITORING], monitored=watched)
     assert () == again.started

@@ -14,6 +14,7 @@ from ops import control, environment, recovery_plans
 from ops.cli.main import app
 from ops.recovery_plans import UNRECOVERABLE
 from pipelines import pipeline_driver
+from pipelines.engine import jvm
 from pipelines.pipeline_driver import PipelineDriver
 from pipelines.registry import RUNNING, STOPPED, PipelineDefinition, Registry
 from pipelines.settings import Settings
@@ -21,6 +22,12 @@ from statestore.errors import Fenced, Unavailable
 from tests.ops.dagster_world import World, world
 
 __all__ = ["world"]
+
+
+@pytest.fixture(autouse=True)
+def no_jvm_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs here is in the tests' own process, whose JVM others use."""
+    monkeypatch.setattr(jvm, "end", lambda: None)
 
 
 def desired(world: World) -> str:

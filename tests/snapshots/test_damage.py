@@ -99,7 +99,7 @@ def test_what_is_not_the_files_fault_leaves_them_where_they_are(
         raise TaskCorrupted("rocksdb failed", error="IO error: Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Placement, "get_many", too_many)
+        patch.setattr(Placement, "states", too_many)
         with pytest.raises(Unavailable, match="Too many open files"):
             world.running.read(pa.array([b"never written"], pa.binary()))
     assert not doubted(world.spec.folder).exists()

@@ -15,6 +15,7 @@ from statestore.errors import InvalidStateStore
 from statestore.iterator import StoreIterator
 from statestore.kinds.buffered import Change
 from statestore.kinds.timestamped import TimestampedKeyValue
+from statestore.layouts.timestamped import UNKNOWN
 from statestore.position import Position
 from statestore.store import Isolation
 from tests.statestore.conftest import TRANSACTIONAL, TaskUnderTest
@@ -111,7 +112,7 @@ class TestCache:
         for value in (b"a", b"b", None):
             store.put(b"1", value)
             assert 0 == len(store.cached)
-        assert [(b"1", b"a", 0), (b"1", b"b", 0), (b"1", None, 0)] == task.records()
+        assert [(b"1", b"a", UNKNOWN), (b"1", b"b", UNKNOWN), (b"1", None, UNKNOWN)] == task.records()
 
     def test_a_bound_below_zero_and_a_name_taken_are_refused(self, cache: RecordCache) -> None:
         with pytest.raises(ValueError, match="negative"):
@@ -201,7 +202,7 @@ class TestForwarding:
         store.set_flush_listener(once_more)
         store.put(b"1", b"a")
         assert (b"again", 0) == (store.get(b"1"), len(store.cached))
-        assert [(b"1", b"a", 0), (b"1", b"again", 0)] == task.records()
+        assert [(b"1", b"a", UNKNOWN), (b"1", b"again", UNKNOWN)] == task.records()
 
     def test_what_could_not_be_written_is_written_by_the_next_flush(
         self, store: CachedKeyValue, monkeypatch: pytest.MonkeyPatch
@@ -381,7 +382,7 @@ class TestLifecycle:
         put(store, b"a", flush=False)
         store.commit(1)
         assert b"a" == store.get(b"1", Isolation.READ_COMMITTED)
-        assert [(b"1", b"a", 0)] == task.records()
+        assert [(b"1", b"a", UNKNOWN)] == task.records()
 
 
 class TestTimestamped:

@@ -60,7 +60,7 @@ def server(kafka: str, unique: str, tmp_path: Path) -> Iterator[tuple[Path, int]
 
 def rows() -> pa.RecordBatch:
     count = len(KEYS)
-    columns = [KEYS, [bytes(8)] * count, [0] * count, [EMIT_NOTHING] * count, [None] * count, [None] * count]
+    columns = [KEYS, [bytes(8)] * count, [1] * count, [EMIT_NOTHING] * count, [None] * count, [None] * count]
     return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
 
 

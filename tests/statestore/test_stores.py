@@ -22,6 +22,7 @@ from statestore.kinds.timestamped import TimestampedKeyValue
 from statestore.kinds.timestamped_window import TimestampedWindow
 from statestore.kinds.versioned import Versioned
 from statestore.kinds.window import Window
+from statestore.layouts.timestamped import UNKNOWN
 from statestore.materialized import Materialized, StreamJoined
 from statestore.store import TransactionalMechanism
 from statestore.streamtask import StreamTask
@@ -148,7 +149,7 @@ class TestBuilders:
         store.put("a", 1)
         store.commit(1)
         assert (1, setup.transactional, setup.persistent) == (store.get("a"), store.transactional(), store.persistent())
-        assert [(b"a", b"\0" * 7 + b"\1", 0)] == task.records()
+        assert [(b"a", b"\0" * 7 + b"\1", UNKNOWN)] == task.records()
 
     @pytest.mark.parametrize("setup", SETUPS[2:3], ids=str)
     def test_every_kind_can_be_built_opened_and_written(self, task: TaskUnderTest) -> None:
@@ -231,7 +232,7 @@ class TestBuilders:
         store.init(task.stores)
         store.put(1, ValueAndTimestamp("a", 7))
         assert ValueAndTimestamp("a", -1) == store.get(1)
-        assert [(b"\0\0\0\1", b"a", 0)] == task.records()
+        assert [(b"\0\0\0\1", b"a", UNKNOWN)] == task.records()
 
     @pytest.mark.parametrize(("builder", "supplier"), BUILDERS)
     def test_a_supplier_of_none_is_refused(self, builder: Callable[..., Any], supplier: StoreSupplier[Any]) -> None:

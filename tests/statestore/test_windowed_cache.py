@@ -9,6 +9,7 @@ import pytest
 from statestore.cache.record_cache import RecordCache
 from statestore.cache.windowed import CachedSession, CachedTimestampedWindow, CachedWindow
 from statestore.kinds.buffered import Change
+from statestore.layouts.timestamped import UNKNOWN
 from statestore.position import Position
 from statestore.windows import MAX_TIME_MS, Windowed
 from tests.statestore.conftest import TaskUnderTest
@@ -129,7 +130,7 @@ class TestWindow:
         store.put(b"k", None, 10)
         store.flush_cache()
         stored = b"k" + (10).to_bytes(8, "big") + bytes(4)
-        assert [(stored, b"b", 0), (stored, None, 0)] == task.records()
+        assert [(stored, b"b", UNKNOWN), (stored, None, UNKNOWN)] == task.records()
         assert [Change(b"b", None), Change(None, b"b")] == forwarded
 
     def test_what_is_late_when_it_is_flushed_is_dropped(self, task: TaskUnderTest, store: CachedWindow) -> None:
