@@ -46,11 +46,8 @@ class Changelogs:
         about = self._admin.create(topic, partitions=partitions, settings=settings)
         first, end = self._reader.begin_and_end(topic, partition)
         configs = self._admin.configs(topic)
-        retention, policy = (
-            int(configs.get("delete.retention.ms", "86400000")),
-            configs.get("cleanup.policy", "compact"),
-        )
-        return Changelog(topic, about.topic_id, partition, first, end, retention, policy)
+        retention, policy = configs.get("delete.retention.ms", "86400000"), configs.get("cleanup.policy", "compact")
+        return Changelog(topic, about.topic_id, partition, first, end, int(retention), policy)
 
     def _partitions(self) -> int:
         """As many as the input with the most has."""

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from infra.stack import Stack
 from ops.environment import with_spark
 from pipelines.settings import Settings
+from tests.support.own_broker import own_broker
 from tests.support.pipeline import settings_for
 from tests.support.s3 import MinistackServer, S3ProxyServer
 
@@ -28,10 +29,8 @@ os.environ.setdefault("ROLLFORWARD_SPARK_START", "when-needed")
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A local stack with a broker."""
-    stack = Stack(tmp_path_factory.mktemp("stack"))
-    stack.up(components=["kafka"])
-    yield stack
-    stack.down(wipe=True)
+    with own_broker(tmp_path_factory.mktemp("stack")) as stack:
+        yield stack
 
 
 @pytest.fixture(scope="session")

@@ -76,7 +76,7 @@ class TransactionalProducer:
         self._config = config
         # The client calls back into what does not lead to it: in a cycle it would outlive its last use, with its threads.
         self._errors: deque[ck.KafkaError] = deque(maxlen=1)
-        self._begun = self._closed = False
+        self._begun = False
         self._members: dict[str, object] = {}
         self._client: ck.Producer | None = ck.Producer(
             {
@@ -305,9 +305,8 @@ class TransactionalProducer:
         An open transaction is aborted if Kafka does that in time. Else readers wait for it until the next owner's `init`,
         or until it times out. Does nothing the second time; every other call raises `ProducerFatal` from now on.
         """
-        if self._closed:
+        if self._client is None:
             return
-        self._closed = True
         if self._begun and abort_within_s > 0:
             with suppress(RollforwardError):
                 self._abort(abort_within_s)

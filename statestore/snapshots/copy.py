@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 from statestore.batches import Position
 from statestore.clock import now_ms
@@ -15,6 +16,14 @@ from statestore.version import Checkpoint
 _NUMBERS_MAX = 200_000
 
 
+class _Kept(NamedTuple):
+    """A step as a manifest will have it, and of how many offsets it is."""
+
+    batch: int
+    numbers: int
+    body: bytes
+
+
 class Steps:
     """The batches that were applied since the snapshot before, the one that it is of first, and none left out.
 
@@ -22,12 +31,12 @@ class Steps:
     """
 
     def __init__(self) -> None:
-        self._steps: deque[tuple[int, int, bytes]] = deque()
+        self._steps: deque[_Kept] = deque()
         self._numbers = 0
 
     def begin(self, position: Position | None, checkpoint: Checkpoint | None) -> None:
         """The task was opened at this position. What was committed unseen meanwhile would be a gap: begin anew."""
-        if position is not None and self._steps and self._steps[-1][0] == position.batch:
+        if position is not None and self._steps and self._steps[-1].batch == position.batch:
             return
         self._steps.clear()
         self._numbers = 0
@@ -42,21 +51,21 @@ class Steps:
         offsets = {name: at.offset for name, at in position.stores.items()}
         step = Step(position.batch, offsets, at_ms, position.ends, position.order)
         numbers = 1 + len(position.ends)
-        self._steps.append((step.batch, numbers, step.encode()))
+        self._steps.append(_Kept(step.batch, numbers, step.encode()))
         self._numbers += numbers
         while self._numbers > _NUMBERS_MAX and len(self._steps) > 1:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        self._numbers -= self._steps.popleft()[1]
+        self._numbers -= self._steps.popleft().numbers
 
     def since_last(self) -> tuple[Step, ...]:
         """All of them, oldest first."""
-        return tuple(Step.decode(body) for _, _, body in self._steps)
+        return tuple(Step.decode(kept.body) for kept in self._steps)
 
     def forget(self, batch: int) -> None:
         """A snapshot has the steps up to `batch`, which stays: the next one's begin with it."""
-        while len(self._steps) > 1 and self._steps[1][0] <= batch:
+        while len(self._steps) > 1 and self._steps[1].batch <= batch:
             self._drop_oldest()
 
 

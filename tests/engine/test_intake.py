@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka as ck
-import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -27,6 +25,7 @@ from statestore.errors import Unrecoverable
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
 from tests.support.feed import SQL, create_topic
+from tests.support.own_broker import lose_end, own_broker
 from tests.support.pipeline import PipelineUnderTest, settings_for
 from tests.support.waiting import await_
 
@@ -159,19 +158,8 @@ def test_an_unfinished_batch_goes_on_with_what_is_left_of_it(
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Stack]:
     """A broker that may lose something."""
-    stack = Stack(tmp_path / "stack")
-    stack.up(components=["kafka"])
-    yield stack
-    stack.down(wipe=True)
-
-
-def lose(stack: Stack, segment: Path, size: int) -> None:
-    """What a broker loses that had not yet reached its disk."""
-    broker = psutil.Process(stack.status().component("kafka").pid)
-    broker.kill()
-    broker.wait(60)
-    os.truncate(segment, size)
-    stack.up(components=["kafka"])
+    with own_broker(tmp_path / "stack") as stack:
+        yield stack
 
 
 def test_a_source_that_has_lost_its_end_stops_the_pipeline_until_that_is_accepted(
@@ -189,7 +177,7 @@ def test_a_source_that_has_lost_its_end_stops_the_pipeline_until_that_is_accepte
     pipeline = PipelineUnderTest(settings, unique, SQL.format(topic=unique))
     try:
         assert pipeline.run_until_end() == 0, pipeline.tail()
-        lose(own, segment, size)
+        lose_end(own, segment, size)
         assert pipeline.run_until_end() == 4
         row = pipeline.registry.driver(unique)
         assert row is not None and "partition 0 at 10 ends at 5" in row.error and "--accept-loss" in row.error

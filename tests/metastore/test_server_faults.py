@@ -26,6 +26,7 @@ from statestore.failpoints import arm
 from statestore.kafka.admin import Admin
 from tests.metastore.conftest import Open, Serve
 from tests.support.ledger import create, equals_a_replay
+from tests.support.own_broker import kill, lose_end
 from tests.support.pipeline import settings_for
 from tests.support.served import ANSWER_S, Server
 from tests.support.waiting import await_
@@ -211,13 +212,6 @@ def broker(stack: Stack) -> int:
     return pid
 
 
-def kill(stack: Stack) -> None:
-    """SIGKILL to the broker, which is dead when this returns."""
-    process = psutil.Process(broker(stack))
-    process.kill()
-    process.wait(ANSWER_S)
-
-
 @pytest.fixture
 def alone(own: Stack, tmp_path: Path, unique: str) -> Settings:
     """Settings of a service on that broker, with a source topic of its own name. What is tested is not Kafka's patience."""
@@ -305,9 +299,7 @@ def test_a_log_that_has_lost_its_end_is_not_written_to_however_long_it_is_again(
     assert 1 == server.post(create("s1", unique)).json()["sequence"]
     await_settled(metastore)
     # What a broker loses that had not yet reached its disk.
-    kill(own)
-    os.truncate(segment, size)
-    own.up(components=["kafka"])
+    lose_end(own, segment, size)
     server.await_degraded("shorter")
     refused = server.post(create("s2", unique))
     assert (503, "MetastoreDegraded") == (refused.status_code, refused.json()["error"]["kind"])

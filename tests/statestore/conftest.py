@@ -118,10 +118,16 @@ def task(setup: Setup, tmp_path: Path) -> Iterator[TaskUnderTest]:
 
 
 @pytest.fixture
-def world(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
-    """A pipeline's task that runs and has committed a batch of key `ONE`."""
+def new_world(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
+    """A pipeline's task that nobody has opened yet."""
     world = TaskWorld(kafka, unique, tmp_path / "state", None)
-    world.open()
-    world.commit({ONE: b"1"})
     yield world
     world.close()
+
+
+@pytest.fixture
+def world(new_world: TaskWorld) -> TaskWorld:
+    """A pipeline's task that runs and has committed a batch of key `ONE`."""
+    new_world.open()
+    new_world.commit({ONE: b"1"})
+    return new_world

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from infra.stack import Stack
@@ -15,6 +13,7 @@ from statestore.kafka.reader import Reader
 from statestore.task import TaskState
 from tests.statestore.conftest import ONE, TWO
 from tests.support.counting import Counting, Input, config_for
+from tests.support.own_broker import lose_end, own_broker
 from tests.support.task import TaskWorld
 from tests.support.waiting import await_
 
@@ -22,10 +21,8 @@ from tests.support.waiting import await_
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A broker that may lose something."""
-    stack = Stack(tmp_path_factory.mktemp("broker"))
-    stack.up(components=["kafka"])
-    yield stack
-    stack.down(wipe=True)
+    with own_broker(tmp_path_factory.mktemp("broker")) as stack:
+        yield stack
 
 
 @pytest.fixture
@@ -51,11 +48,7 @@ class Log:
     def lose(self, size: int) -> None:
         """All behind that size: what had not yet reached the broker's disk."""
         self.size()
-        broker = psutil.Process(self._stack.status().component("kafka").pid)
-        broker.kill()
-        broker.wait(60)
-        os.truncate(self._segment, size)
-        self._stack.up(components=["kafka"])
+        lose_end(self._stack, self._segment, size)
 
 
 def test_a_pipeline_s_task_stops_and_fills_no_hole(own: Stack, world: TaskWorld) -> None:

@@ -26,10 +26,8 @@ Process = subprocess.Popen[bytes]
 
 
 @pytest.fixture
-def world(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
-    world = TaskWorld(kafka, unique, tmp_path / "state", None)
-    yield world
-    world.close()
+def world(new_world: TaskWorld) -> TaskWorld:
+    return new_world
 
 
 @pytest.fixture

@@ -20,10 +20,8 @@ KEY = keys_of(0, 1, 1)[0]
 
 
 @pytest.fixture
-def world(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
-    world = TaskWorld(kafka, unique, tmp_path / "state", None)
-    yield world
-    world.close()
+def world(new_world: TaskWorld) -> TaskWorld:
+    return new_world
 
 
 @pytest.fixture
