@@ -26,8 +26,9 @@ __all__ = ["world"]
 
 @pytest.fixture(autouse=True)
 def no_jvm_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs here is in the tests' own process, whose JVM others use."""
+    """What runs here is in the tests' own process, whose JVM and its folders others use."""
     monkeypatch.setattr(jvm, "end", lambda: None)
+    monkeypatch.setattr(jvm, "remove_files", lambda work: None)
 
 
 def desired(world: World) -> str:
