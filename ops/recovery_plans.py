@@ -19,7 +19,7 @@ from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
-from statestore.planning.facts import UNUSABLE, gather, unusable, with_snapshots
+from statestore.planning.facts import UNUSABLE, gather, unusable, why_not_opened, with_snapshots
 from statestore.planning.plan import Option, every_way, none_because, plan_recovery
 from statestore.recovery import require_no_records
 from statestore.snapshots.service import Snapshots
@@ -86,8 +86,9 @@ def _unrecoverable(
 
 def _local(spec: TaskSpec) -> tuple[Checkpoint | None, str]:
     """The local store's checkpoint, or why there is none to use."""
-    if not spec.folder.exists():
-        return None, ""
+    problem = why_not_opened(spec.folder)
+    if problem or not spec.folder.exists():
+        return None, problem
     try:
         database = TaskDatabase(spec.folder, [spec.store.name], RocksConfig(), read_only=True)
         try:

@@ -35,7 +35,7 @@ POSITION = b"position"
 PLAN_PREFIX = b"plan-"
 ORIGIN = b"origin"
 # Offsets of one transaction on a partition of positions: its record, and the marker of its end.
-_OFFSETS_A_COMMIT = 2
+OFFSETS_A_COMMIT = 2
 # States of an origin: while the version is not there yet, and since it is.
 COPYING, COPIED = "copying", "copied"
 
@@ -139,7 +139,7 @@ class Position:
 
     def checkpoint(self, tasks: int) -> Checkpoint:
         """What a store that stands here says of itself; `tasks` is how many the query has."""
-        return Checkpoint(self.batch, self.stores, plan=self.plan, tasks=tasks)
+        return Checkpoint(self.batch, self.stores, plan=self.plan, tasks=tasks, digest=self.digest)
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class BatchesLog:
                 given_up = present | {offset + 1 for offset in present}
             follows = end == r.offset or (given_up or set[int]()).issuperset(range(end, r.offset))
             found.append(Recorded(self._position(r), r.offset, r.timestamp_ms, follows))
-            end = r.offset + _OFFSETS_A_COMMIT
+            end = r.offset + OFFSETS_A_COMMIT
         return found
 
     def _all(self, task: int, first: int, *, uncommitted: bool = False) -> list[Record]:

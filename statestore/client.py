@@ -64,6 +64,11 @@ class StoreClient:
         """Make the server own the task; gives how its recovery went."""
         return self.act("open", task=wire.task_to_fields(spec), epoch=epoch)
 
+    def close_task(self, spec: TaskSpec, epoch: int) -> bool:
+        """Make the server let the task go, unless a newer driver has opened it; gives whether it had it."""
+        closed: bool = self.act("close", task=spec.name, pipeline=spec.pipeline, epoch=epoch)["closed"]
+        return closed
+
     def restoring(self) -> list[dict[str, Any]]:
         """How far the tasks are that are being restored now: `RestoreMeter`'s figures, and `task`."""
         # A heartbeat asks, which must not wait for a server that hangs.

@@ -34,7 +34,8 @@ def replaced(folder: Path) -> Path:
 def doubted(folder: Path) -> Path:
     """A file that is there until it is known that what is under the name is of use: unread yet, or found damaged.
 
-    It goes when the task has come up: what comes up beside it was read.
+    Such a store is not opened, and not deleted before its replacement is there: it may be the last copy. The file goes
+    when the task has come up: what comes up beside it was read.
     """
     return folder.with_name(f"{folder.name}.doubted")
 
@@ -57,10 +58,7 @@ def take_place(folder: Path, *, points: str) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Before a folder is opened: go on where a crash has cut `take_place`, and delete what is doubted."""
-    if doubted(folder).exists():
-        for left in (folder, unfinished(folder), replaced(folder)):
-            shutil.rmtree(left, ignore_errors=True)
+    """Before a folder is opened: go on where a crash has cut `take_place`."""
     old, new = replaced(folder), unfinished(folder)
     if not old.exists():
         return

@@ -166,6 +166,8 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         match name:
             case "open":
                 return self._open(command)
+            case "close":
+                return self._close(command)
             case "commit":
                 task = self._task_of(command)
                 fields = {name: command[name] for name in ("batch", "attempt", "plan", "ends")}
@@ -204,6 +206,15 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
     def _open_alone(self, spec: TaskSpec, command: dict[str, Any]) -> dict[str, Any]:
         old = self._tasks.get(spec.name)
         if old is not None:
+            if old.spec.pipeline != spec.pipeline:
+                raise InvalidConfig(
+                    "store server has a task of this name of another pipeline",
+                    task=spec.name,
+                    server=self._config.name,
+                    pipeline=spec.pipeline,
+                    other=old.spec.pipeline,
+                    hint="give each pipeline store servers of its own; restart this one if the other pipeline is gone",
+                )
             # Epochs are of one batches topic: a pipeline that was dropped and deployed again begins anew.
             if old.spec.store.changelog_topic_id == spec.store.changelog_topic_id:
                 self._require_to_follow(old, spec, command)
@@ -226,6 +237,18 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
             del self._restoring[spec.name]
         self._tasks[spec.name] = task
         return opened.to_json()
+
+    def _close(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Let a task go for the driver that has opened it, or a newer one; of another pipeline's it knows nothing."""
+        name = command["task"]
+        with self._openings.setdefault(name, threading.Lock()):
+            task = self._tasks.get(name)
+            is_there = task is not None and task.spec.pipeline == command["pipeline"]
+            if task is None or not is_there or task.epoch > command["epoch"]:
+                return {"closed": False}
+            del self._tasks[name]
+            task.close()
+            return {"closed": True}
 
     def _require_to_follow(self, old: Task, spec: TaskSpec, command: dict[str, Any]) -> None:
         """Raise `Fenced` unless the driver that asks has opened the task itself, or is the newest.

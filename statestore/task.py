@@ -45,7 +45,7 @@ from statestore.lockholder import FolderLock, end_zombie
 from statestore.ownership import own, require_newest
 from statestore.partitioner import tasks_of
 from statestore.placement import AtIsolation, Placement
-from statestore.planning.facts import UNUSABLE, Found, gather, unusable, with_snapshots
+from statestore.planning.facts import UNUSABLE, Found, gather, unusable, why_not_opened, with_snapshots
 from statestore.planning.plan import RecoveryPlan, needs_snapshots
 from statestore.rocks.errors import LockHeld, is_damage
 from statestore.snapshots.copy import Steps, describe
@@ -184,11 +184,9 @@ class Task:
     def _look(self, undo: ExitStack) -> tuple[Found, Repository | None, TaskDatabase | None]:
         """The facts for a plan. The database is left open if it is usable, and closed by `undo`."""
         database: TaskDatabase | None = None
-        checkpoint, problem = None, ""
         settle(self.spec.folder)
-        if doubted(self.spec.folder).exists():
-            problem = "local store was damaged, or never read after it had been restored"
-        if self.spec.folder.exists():
+        checkpoint, problem = None, why_not_opened(self.spec.folder)
+        if not problem and self.spec.folder.exists():
             try:
                 database = self._open_database()
                 undo.callback(database.close)
@@ -673,6 +671,7 @@ class Task:
         with self._lock:
             figures: dict[str, Any] = {
                 "task": self.spec.name,
+                "pipeline": self.spec.pipeline,
                 "state": self.state.value,
                 "epoch": self.epoch,
                 "batch": self.committed_batch,

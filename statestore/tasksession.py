@@ -33,7 +33,7 @@ from statestore.changelogs import Changelogs
 from statestore.commitnote import CommitNote
 from statestore.config import StreamConfig
 from statestore.context import StoreVersion
-from statestore.errors import Fenced, RollforwardError, TaskCorrupted, Unavailable
+from statestore.errors import Fenced, InvariantBroken, RollforwardError, TaskCorrupted, Unavailable
 from statestore.failpoints import reach
 from statestore.folders import take_place
 from statestore.kafka.groups import GroupOffsets, TopicPartition
@@ -61,6 +61,8 @@ from statestore.version import ChangelogPosition
 log = structlog.get_logger()
 
 Store = TypedStore[Any, Any, Any] | Kind
+# More than any chain of stores has members.
+_FLUSHES_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -279,9 +281,17 @@ class TaskSession:
     # Committing.
 
     def flush_caches(self) -> None:
-        """Step 1."""
-        for store in self.parts.stores:
-            store.flush_cache()
+        """Step 1: until nothing is only cached. A flush listener may put into a store that was flushed before its own."""
+        for _ in range(_FLUSHES_MAX):
+            if not sum(store.flush_cache() for store in self.parts.stores):
+                break
+        else:
+            raise InvariantBroken(
+                "caches are not empty however often they are flushed",
+                task=self.parts.config.transactional_id,
+                flushes=_FLUSHES_MAX,
+                hint="a flush listener puts what makes it put again",
+            )
         reach("program.cache-flushed")
 
     def transaction(self) -> None:

@@ -181,10 +181,11 @@ class TaskStores(StoreContext):
             shutil.rmtree(self.folder / f"{store}.files")
 
     def _forget(self, base: Base, store: str) -> None:
+        # First what vouches for the data: what has neither is taken for new, what has data alone is emptied.
+        base.write({_SPACE: [(store.encode(), None)]}, sync=True)
         for space in base.spaces():
             if owns(store, space):
                 base.drop(space)
-        base.write({_SPACE: [(store.encode(), None)]})
 
     def flush(self) -> None:
         """Flush every open store. One that fails does not keep the others from it; the first error is raised then."""

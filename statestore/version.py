@@ -36,7 +36,8 @@ class Checkpoint:
     """A committed version. `batch` is -1 before the first batch; `written_at_ms` is wall time since the epoch.
 
     `plan` is the hash of the plan that the batch ran under and `tasks` how many the query had; empty and 0 where they
-    were not written down, as in stores of before there were these fields.
+    were not written down, as in stores of before there were these fields. `digest` is the position's, None without one:
+    it tells the batch from another of its number.
     """
 
     batch: int
@@ -45,6 +46,7 @@ class Checkpoint:
     format: int = FORMAT
     plan: str = ""
     tasks: int = 0
+    digest: str | None = None
 
 
 def _parse(raw: bytes, folder: Path) -> Checkpoint:

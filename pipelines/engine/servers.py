@@ -8,7 +8,8 @@ every call that waits for it fails, and it is replaced like one that has died. I
 are opened elsewhere, so a server that only slept could do no harm if it could not be killed.
 
 Servers on machines of their own are only connected to. When one is away its tasks are opened on those that are there,
-which recover them from snapshot and changelog; they stay there until the driver starts again.
+which recover them from snapshot and changelog; they stay there until the driver starts again. Such a server lets a task
+go that has moved, and all of a driver's when that ends in order: it may serve for months.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import RLock
@@ -132,6 +133,7 @@ class StoreServers:
                     for error in [future.exception() for future in waiting]:
                         if error is not None:
                             raise error
+                    self._release_moved()
                     self._spare_from = time.monotonic() + _SPARE_S
                     return
                 except Unavailable as error:
@@ -251,7 +253,36 @@ class StoreServers:
     def _is_open(self, assigned: _Assigned, server: LocalServer | RemoteServer) -> bool:
         figures = {task["task"]: task for task in _figures(server)}
         found = figures.get(assigned.spec.name, {})
-        return (found.get("state"), found.get("epoch")) == ("running", assigned.epoch)
+        wanted = ("running", self._pipeline, assigned.epoch)
+        return (found.get("state"), found.get("pipeline"), found.get("epoch")) == wanted
+
+    def _release_moved(self) -> None:
+        """Make servers of other machines let go of what has moved away: one that was given up and came back has it still."""
+        for number, server in enumerate(self._servers):
+            if isinstance(server, RemoteServer):
+                for name in self._tasks_at(server):
+                    assigned = self._assigned.get(name)
+                    if assigned is not None and assigned.server != number:
+                        self._release(server, assigned)
+
+    def _tasks_at(self, server: RemoteServer) -> list[str]:
+        return [task["task"] for task in _figures(server) if task["pipeline"] == self._pipeline]
+
+    def _release(self, server: RemoteServer, assigned: _Assigned) -> None:
+        name = assigned.spec.name
+        try:
+            server.ask(lambda: server.client.close_task(assigned.spec, assigned.epoch))
+        except RollforwardError as error:
+            log.warning("task was not let go", pipeline=self._pipeline, task=name, server=server.name, error=str(error))
+
+    def _release_all(self, timeout_s: float) -> None:
+        """Make servers of other machines let go of what this driver has opened there."""
+        asked = [
+            self._workers.submit(self._release, server, self._assigned[name])
+            for name, server in self._opened.items()
+            if isinstance(server, RemoteServer) and server.ended() is None
+        ]
+        wait(asked, timeout=timeout_s)
 
     def _server(self, task: str) -> LocalServer | RemoteServer:
         server = self._servers[self._assigned[task].server]
@@ -318,8 +349,9 @@ class StoreServers:
         return found
 
     def _only_assigned(self, number: int, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Without tasks that have moved away: a server that was given up and came back still has them open."""
-        return [task for task in tasks if (a := self._assigned.get(task["task"])) is not None and a.server == number]
+        """Without tasks that have moved away, which a server that came back may still have, and another pipeline's."""
+        ours = [task for task in tasks if task["pipeline"] == self._pipeline]
+        return [task for task in ours if (a := self._assigned.get(task["task"])) is not None and a.server == number]
 
     def observe(self) -> list[ServerSeen]:
         """Every server as it is now, for people; one that does not answer in time is told as such."""
@@ -359,13 +391,17 @@ class StoreServers:
             return []
 
     def close(self, timeout_s: float = _CLOSE_S) -> None:
-        """End every server that was started here: first asked, after `timeout_s` killed. Those of other machines go on."""
+        """End every server that was started here: first asked, after `timeout_s` killed.
+
+        Those of other machines go on, without this driver's tasks.
+        """
         deadline = time.monotonic() + timeout_s
         # Whoever opens tasks holds the lock, and may do so for long; what it starts now ends with this process.
         held = self._lock.acquire(timeout=timeout_s)
         try:
             living = [server for server in self._servers if server is not None]
             self._servers = [None] * len(self._servers)
+            self._release_all(max(_LEAST_CLOSE_S, deadline - time.monotonic()))
             for server in living:
                 server.forget()
             for server in living:

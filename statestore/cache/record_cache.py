@@ -138,11 +138,16 @@ class Namespace:
         with self._cache.lock:
             return {space for space, _ in self._entries}
 
-    def flush(self) -> None:
-        """Write every dirty entry, in the order in which their keys became dirty. What was written stays, clean."""
+    def flush(self) -> bool:
+        """Write every dirty entry, in the order in which their keys became dirty. What was written stays, clean.
+
+        Gives whether there was one. What a write fills anew is left.
+        """
         with self._cache.lock:
-            for slot in list(self._dirty):
+            dirty = list(self._dirty)
+            for slot in dirty:
                 self._write(slot)
+            return bool(dirty)
 
     def evict(self, slot: Slot) -> None:
         """Forget an entry, written first if it is dirty. One that the write itself filled anew stays."""

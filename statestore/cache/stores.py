@@ -60,9 +60,9 @@ class Cached(Kind):
         self._namespace = namespace
         self._transaction = CachedTransaction(self.transaction, namespace)
 
-    def flush_cache(self) -> None:
-        """Write what is only cached to the store and its changelog, and forward it."""
-        self.cached.flush()
+    def flush_cache(self) -> bool:
+        """Write what is only cached to the store and its changelog, and forward it; gives whether there was anything."""
+        return self.cached.flush()
 
     def commit(self, offset: int | None) -> None:
         """Flush, then commit."""

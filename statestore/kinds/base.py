@@ -185,8 +185,12 @@ class Kind(StateStore):
         """Whether the store has a changelog."""
         return self._logged
 
-    def flush_cache(self) -> None:
-        """Bring what is only cached to the store and its changelog: before the task's Kafka transaction ends."""
+    def flush_cache(self) -> bool:
+        """Bring what is only cached to the store and its changelog: before the task's Kafka transaction ends.
+
+        Gives whether there was anything: a flush listener may have put it into a store that was flushed before.
+        """
+        return False
 
     def flush(self) -> None:
         self.transaction.base.flush()

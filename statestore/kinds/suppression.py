@@ -117,8 +117,9 @@ class SuppressionBuffer(Kind):
             self._remove(time, key)
             self._dirty[key] = None
 
-    def flush_cache(self) -> None:
-        """Write the changelog: each key that has changed since the last time, once."""
+    def flush_cache(self) -> bool:
+        """Write the changelog: each key that has changed since the last time, once. Gives whether there was one."""
+        found = bool(self._dirty)
         for key in self._dirty if self._logged else ():
             buffered = self._buffered(key)
             if buffered is None:
@@ -128,6 +129,7 @@ class SuppressionBuffer(Kind):
                 record = ChangelogRecord(self._name, key, value, buffered.context.timestamp_ms, FORMAT_HEADERS)
                 self.context.log(record)
         self._dirty.clear()
+        return found
 
     def _restored(self, records: Sequence[ChangelogRecord]) -> Mapping[str, Changes]:
         changes: dict[bytes, bytes | None] = {}

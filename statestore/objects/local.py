@@ -13,7 +13,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from statestore.errors import InvalidConfig, Unavailable
@@ -25,7 +25,7 @@ _SWEEP_AFTER_S = 86_400.0
 
 
 class LocalObjects(ObjectStore):
-    """Objects below `root`, which the first write makes. Safe for many processes at once."""
+    """Objects below `root`, which the first write makes, for its user alone. Safe for many processes at once."""
 
     def __init__(self, root: Path, *, parallel: int = 4, bandwidth_bytes_per_s: int = 0) -> None:
         self._root = root.absolute()
@@ -45,8 +45,10 @@ class LocalObjects(ObjectStore):
     def _sweep(self) -> None:
         """Remove what killed writers have left."""
         for left in self._temporary.glob("*"):
-            if time.time() - left.stat().st_mtime > _SWEEP_AFTER_S:
-                left.unlink(missing_ok=True)
+            # A writer that lives may just have placed it.
+            with suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > _SWEEP_AFTER_S:
+                    left.unlink()
 
     @contextmanager
     def _errors(self, what: str, key: str = "") -> Iterator[None]:
@@ -71,7 +73,9 @@ class LocalObjects(ObjectStore):
     @contextmanager
     def _new_file(self) -> Iterator[Path]:
         """A name for a temporary file, which is gone afterwards."""
-        self._temporary.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # One after the other: folders above the last have the mode that they would have anyway.
+        for folder in (self._root, self._temporary):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self._temporary / uuid.uuid4().hex
         try:
             yield path

@@ -7,12 +7,13 @@ position is read by the caller, after its `init_transactions` has finished every
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from statestore.batches import Position
+from statestore.batches import OFFSETS_A_COMMIT, BatchesLog, Position
 from statestore.clock import now_ms
 from statestore.config import TaskSpec
 from statestore.errors import FormatUnsupported, RollforwardError, TaskCorrupted, Unrecoverable
-from statestore.folders import unfinished
+from statestore.folders import doubted, unfinished
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
 from statestore.planning.rates import Rates, load_rates
@@ -25,6 +26,8 @@ from statestore.version import Checkpoint
 UNUSABLE = (TaskCorrupted, FormatUnsupported)
 # The plan shows why older ones are refused; more than these help nobody.
 SNAPSHOTS_MAX = 20
+# How many commits that were given up are looked past for the local store's batch.
+_GIVEN_UP = 50
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class Found:
     `changelog_first` and `changelog_end` are its first offset and the one after its last. `leftovers` are paths of
     work that was never finished. `snapshots` are newest first; `snapshots_problem` says why there are none to offer.
     `ahead` has the key of every snapshot of a batch after the committed one. `positions` are the task's that the batches
-    topic still has, oldest first; none where nobody has asked.
+    topic still has, oldest first: those since the local store's batch, if that is behind, and all where snapshots are
+    compared with them.
     """
 
     checkpoint: Checkpoint | None
@@ -77,6 +81,11 @@ def unusable(error: RollforwardError) -> str:
     return f"local store is unusable: {error}"
 
 
+def why_not_opened(folder: Path) -> str:
+    """The `problem` of a local store that is not to be opened; empty if it may be."""
+    return "local store was damaged, or never read after it had been restored" if doubted(folder).exists() else ""
+
+
 def gather(
     spec: TaskSpec,
     reader: Reader,
@@ -106,8 +115,21 @@ def gather(
         cleanup_policy=configs.get("cleanup.policy", "compact"),
         batches_topic_id="" if batches is None else batches.topic_id,
         leftovers=(str(new),) if new.exists() else (),
+        positions=_positions_since(spec, reader, checkpoint, position),
         rates=load_rates(spec.folder.parent),
     )
+
+
+def _positions_since(
+    spec: TaskSpec, reader: Reader, checkpoint: Checkpoint | None, position: Position | None
+) -> tuple[Position, ...]:
+    """Those since the batch that a local store stands at, whose own tells whether it is the one that was committed."""
+    if checkpoint is None or position is None or checkpoint.batch >= position.batch:
+        return ()
+    _, end = reader.begin_and_end(spec.batches_topic, spec.number)
+    start = end - (position.batch - checkpoint.batch + _GIVEN_UP) * OFFSETS_A_COMMIT
+    recorded = BatchesLog(reader, spec.batches_topic, tasks=spec.tasks).positions(spec.number, start=start)
+    return tuple(one.position for one in recorded)
 
 
 def with_snapshots(found: Found, repository: Repository) -> Found:

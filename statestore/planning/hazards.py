@@ -20,12 +20,16 @@ CLOCKS_DIFFER_MS = 600_000
 
 @dataclass(frozen=True)
 class Version:
-    """`what` is `local store` or `snapshot`, for messages; `written_at_ms` is when it became the store's version."""
+    """`what` is `local store` or `snapshot`, for messages; `written_at_ms` is when it became the store's version.
+
+    `digest` is None where the version has none.
+    """
 
     what: str
     batch: int
     at: ChangelogPosition
     written_at_ms: int
+    digest: str | None
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ def why_not_local(spec: TaskSpec, found: Found, committed: ChangelogPosition) ->
     if checkpoint.plan not in ("", found.position.plan):
         return "local store was written under another plan: its states may have another schema"
     local = checkpoint.stores[spec.store.name]
-    return why_not(Version("local store", checkpoint.batch, local, checkpoint.written_at_ms), found, committed)
+    version = Version("local store", checkpoint.batch, local, checkpoint.written_at_ms, checkpoint.digest)
+    return why_not(version, found, committed) or _why_lost(version, spec, found)
 
 
 def why_not_snapshot(spec: TaskSpec, manifest: Manifest, found: Found, committed: ChangelogPosition) -> str:
@@ -121,32 +126,36 @@ def why_not_snapshot(spec: TaskSpec, manifest: Manifest, found: Found, committed
         return "snapshot was taken under another plan: its states may have another schema"
     if spec.store.name not in manifest.stores:
         return f"snapshot has no store {spec.store.name}"
-    at = manifest.stores[spec.store.name]
-    version = Version("snapshot", manifest.batch, at, manifest.version_at_ms)
-    return why_not(version, found, committed) or why_of_another_timeline(spec, manifest, found)
+    version = _version_of(spec, manifest)
+    return why_not(version, found, committed) or _why_lost(version, spec, found)
 
 
 def why_of_another_timeline(spec: TaskSpec, manifest: Manifest, found: Found) -> str:
-    """Why the snapshot's batch is not the one that was committed; empty if it is, or where no position tells.
+    """Why the snapshot's batch is not the one that was committed; empty if it is, or where no position tells."""
+    return _why_lost(_version_of(spec, manifest), spec, found) if spec.store.name in manifest.stores else ""
 
-    Where Kafka was put back to an earlier state and object storage was not, batches of the same numbers come again and
-    are others. Of one timeline, later batches never end at smaller offsets.
+
+def _version_of(spec: TaskSpec, manifest: Manifest) -> Version:
+    at = manifest.stores[spec.store.name]
+    return Version("snapshot", manifest.batch, at, manifest.version_at_ms, manifest.digest)
+
+
+def _why_lost(version: Version, spec: TaskSpec, found: Found) -> str:
+    """Why the version is of a lost timeline; empty if it is not, or where no position tells.
+
+    Where Kafka was put back to an earlier state, or has lost its end, batches of the same numbers come again and are
+    others. Of one timeline, later batches never end at smaller offsets.
     """
-    batch = manifest.batch
-    store = spec.store.name
-    stands = manifest.stores.get(store)
-    if stands is None:
-        return ""
-    beside = [(one, one.stores[store]) for one in found.positions if store in one.stores]
+    batch, stands, store = version.batch, version.at, spec.store.name
+    known = found.positions if found.position is None else (*found.positions, found.position)
+    beside = [(one, one.stores[store]) for one in known if store in one.stores]
     comparable = [(one, at.offset) for one, at in beside if at.topic_id == stands.topic_id]
-    same = [
-        is_same(manifest.digest, one.digest) and at == stands.offset for one, at in comparable if one.batch == batch
-    ]
+    same = [is_same(version.digest, one.digest) and at == stands.offset for one, at in comparable if one.batch == batch]
     if same and not any(same):
-        return f"snapshot is of a lost timeline: another batch {batch} was committed"
+        return f"{version.what} is of a lost timeline: another batch {batch} was committed"
     for one, at in comparable:
         if (one.batch < batch and at > stands.offset) or (one.batch > batch and at < stands.offset):
-            return f"snapshot is of a lost timeline: batch {one.batch} was committed up to offset {at}"
+            return f"{version.what} is of a lost timeline: batch {one.batch} was committed up to offset {at}"
     return ""
 
 

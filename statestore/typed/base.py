@@ -65,9 +65,9 @@ class TypedStore(StateStore, Generic[S, K, V]):
         with self._timed("recover"):
             return self.store.recover(offset)
 
-    def flush_cache(self) -> None:
-        """Bring what is only cached to the store and its changelog: before the task's Kafka transaction ends."""
-        self.store.flush_cache()
+    def flush_cache(self) -> bool:
+        """Bring what is only cached to the store and its changelog; gives whether there was anything."""
+        return self.store.flush_cache()
 
     def flush(self) -> None:
         """Deprecated: KIP-844 puts `commit(offset)` in its place. Never commits."""

@@ -15,6 +15,14 @@ from statestore.objects.open import open_objects
 from statestore.objects.throttle import Throttle
 
 
+def test_the_folder_is_for_its_user_alone_unless_it_was_there(tmp_path: Path) -> None:
+    LocalObjects(tmp_path / "new").put("a/b", b"")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o750)
+    LocalObjects(tmp_path / "there").put("a/b", b"")
+    assert ["0o700", "0o750"] == [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("new", "there")]
+
+
 def test_what_a_killed_writer_left_is_not_listed_and_swept_after_a_day(tmp_path: Path) -> None:
     LocalObjects(tmp_path).put("a", b"")
     left = tmp_path / ".tmp" / "left"
@@ -25,6 +33,14 @@ def test_what_a_killed_writer_left_is_not_listed_and_swept_after_a_day(tmp_path:
     os.utime(left, (time.time() - 90_000,) * 2)
     LocalObjects(tmp_path)
     assert not left.exists()
+
+
+def test_what_a_writer_places_while_its_files_are_looked_at_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LocalObjects(tmp_path).put("a", b"")
+    monkeypatch.setattr(Path, "glob", lambda folder, _: iter([folder / "placed"]))
+    assert b"" == LocalObjects(tmp_path).get("a")
 
 
 def test_the_throttle_lets_through_at_its_rate() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statestore.errors import TaskCorrupted, Unavailable
+from statestore.errors import TaskCorrupted, Unavailable, Unrecoverable
 from statestore.folders import doubted
 from statestore.placement import Placement
 from statestore.planning.plan import Way
@@ -46,6 +46,21 @@ def meets_damage(work: Callable[[], object], world: TaskWorld) -> None:
         work()
     assert TaskState.BROKEN is world.running.state
     assert doubted(world.spec.folder).exists()
+
+
+def test_a_damaged_store_stays_where_nothing_can_take_its_place(
+    world: TaskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reopened_damaged(world)
+    meets_damage(lambda: read(world), world)
+    with monkeypatch.context() as patch:
+        patch.setattr("statestore.planning.hazards.why_beheaded", lambda *_: "changelog's records were deleted")
+        with pytest.raises(Unrecoverable, match="local store was damaged"):
+            world.open()
+    assert any(world.spec.folder.iterdir())
+    assert doubted(world.spec.folder).exists()
+    assert Way.FULL_REPLAY is world.open().plan.way
+    assert MANY == world.entries()
 
 
 def test_damage_that_a_read_meets_is_answered_with_another_way(world: TaskWorld) -> None:

@@ -65,6 +65,7 @@ ANOTHER: dict[str, dict[str, Any]] = {
     "local store was written under another plan: its states may have another schema": {"plan": "another"},
     "local store was written with 8 state partitions, the query has 1": {"tasks": 8},
     "local store is unusable: checkpoint is unreadable": {"stores": 1},
+    "local store is of a lost timeline: another batch 1 was committed": {"digest": "0" * 16},
 }
 
 
@@ -99,11 +100,23 @@ def test_a_store_says_of_what_it_is_however_it_was_made(
     world.close()
     said = checkpoint(world)
     assert ("plan", 1) == (said.plan, said.tasks)
+    # What was committed elsewhere has none.
+    assert (said.digest is None) == (way == "tail")
+
+
+def test_a_local_store_of_a_lost_timeline_is_replaced_where_kafka_has_passed_it(world: TaskWorld) -> None:
+    written(world)
+    rewrite(world, lambda said: said.update(digest="0" * 16))
+    world.commit_elsewhere({b"c": b"3"})
+    plan = world.open().plan
+    assert Way.FULL_REPLAY is plan.way
+    assert plan.reason.startswith("local store is of a lost timeline: another batch 1 was committed")
+    assert {**KEPT, b"c": b"3"} == world.entries()
 
 
 def test_a_store_of_before_it_said_of_what_it_is_stays_in_use(world: TaskWorld) -> None:
     written(world)
-    rewrite(world, lambda said: (said.pop("plan"), said.pop("tasks")))
+    rewrite(world, lambda said: (said.pop("plan"), said.pop("tasks"), said.pop("digest")))
     assert Way.NOTHING is world.open().plan.way
     assert KEPT == world.entries()
 

@@ -92,6 +92,19 @@ def test_a_store_behind_rolls_forward_over_the_tail() -> None:
         ("local store was written under another plan", {"checkpoint": replace(at(4, 40), plan="old")}),
         # Nothing is to be replayed, and its content is of no use all the same.
         ("local store was written under another plan", {"checkpoint": replace(at(5, 50), plan="old")}),
+        ("local store is of a lost timeline: another batch 5 was committed", {"checkpoint": at(5, 40)}),
+        (
+            "local store is of a lost timeline: another batch 5 was committed",
+            {"checkpoint": replace(at(5, 50), digest="a"), "position": replace(position(5, 50), digest="b")},
+        ),
+        (
+            "local store is of a lost timeline: another batch 4 was committed",
+            {"checkpoint": at(4, 40), "positions": (position(3, 30), position(4, 39), position(5, 50))},
+        ),
+        (
+            "local store is of a lost timeline: batch 3 was committed up to offset 41",
+            {"checkpoint": at(4, 40), "positions": (position(3, 41), position(5, 50))},
+        ),
     ],
 )
 def test_a_local_store_is_discarded_when(reason: str, changed: dict[str, object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 
 from statestore.client import StoreClient
 from statestore.config import RocksConfig, ServerConfig
-from statestore.errors import Fenced, Unavailable
+from statestore.errors import Fenced, InvalidConfig, Unavailable
 from statestore.server import StoreServer
 from statestore.staging import EMIT_NOTHING, SCHEMA
 from statestore.task import Task
@@ -96,11 +97,42 @@ def test_a_pipeline_that_was_dropped_and_deployed_again_begins_with_small_epochs
     epoch = again.start_driver()
     assert epoch < newest and again.spec.name == world.spec.name
     # Its batches topic is another one: who was first there says nothing here.
-    client.open_task(again.spec, epoch)
+    client.open_task(replace(again.spec, pipeline=world.spec.pipeline), epoch)
     stage(client, epoch, b"again")
     assert commit(client, epoch)
     assert stored(client, epoch) == bytes(8) + b"again"
     again.close()
+
+
+def test_a_task_of_another_pipeline_is_not_taken_for_one_s_own(
+    world: TaskWorld, client: StoreClient, kafka: str, tmp_path: Path
+) -> None:
+    epoch = world.start_driver()
+    client.open_task(world.spec, epoch)
+    other = TaskWorld(kafka, f"{world.spec.pipeline}-other", tmp_path / "other", None)
+    assert (epoch, world.spec.name) == (other.start_driver(), other.spec.name)
+    with pytest.raises(InvalidConfig, match="of another pipeline"):
+        client.open_task(other.spec, epoch)
+    assert not client.close_task(other.spec, epoch)
+    stage(client, epoch, b"own")
+    assert commit(client, epoch)
+    assert client.close_task(world.spec, epoch)
+    client.open_task(other.spec, epoch)
+    other.close()
+
+
+def test_a_task_is_let_go_for_its_driver_and_newer_ones(world: TaskWorld, client: StoreClient) -> None:
+    older = world.start_driver()
+    newer = world.start_driver()
+    client.open_task(world.spec, newer)
+    assert not client.close_task(world.spec, older)
+    assert client.close_task(world.spec, newer)
+    assert not client.close_task(world.spec, newer)
+    with pytest.raises(Unavailable, match="not on this server"):
+        commit(client, newer)
+    client.open_task(world.spec, newer)
+    stage(client, newer, b"again")
+    assert commit(client, newer)
 
 
 def test_where_kafka_was_put_back_the_newest_driver_may_have_the_smaller_epoch(

@@ -179,6 +179,10 @@ def test_a_store_without_transactions_has_nothing_uncommitted(tmp_path: Path, pe
     task.stores.close()
 
 
+def raising(*_: object) -> None:
+    raise OSError("killed")
+
+
 class TestCrashes:
     """A dead process is simulated by releasing the folder without closing the stores."""
 
@@ -218,6 +222,25 @@ class TestCrashes:
         store.restore([ChangelogRecord("s", b"a", b"committed", 0)], offset=1)
         store.put(b"b", b"on")
         assert {b"a": b"committed", b"b": b"on"} == dict(store.all())
+        self.stores.close()
+
+    def test_a_wipe_that_is_cut_leaves_no_offset_without_the_data(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.written(tmp_path, TransactionalMechanism.INDEXED_BATCH)
+        self.stores.close()
+        self.stores = TaskStores(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(self.stores.database, "drop", raising)
+            with pytest.raises(OSError, match="killed"):
+                self.stores.wipe("s")
+        self.die()
+        with pytest.raises(TaskCorrupted, match="data, but no committed offset"):
+            self.opened(tmp_path, mechanism=TransactionalMechanism.INDEXED_BATCH)
+        self.stores.wipe("s")
+        store = KeyValue("s")
+        store.init(self.stores)
+        assert (None, []) == (store.committed_offset(), list(store.all()))
         self.stores.close()
 
     @pytest.mark.case("TX-17")

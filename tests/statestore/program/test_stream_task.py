@@ -6,10 +6,14 @@ import time
 
 import pytest
 
+from statestore.cache.record_cache import RecordCache
+from statestore.cache.stores import CachedKeyValue
+from statestore.config import StreamConfig
 from statestore.context import RecordContext
 from statestore.errors import InvariantBroken
 from statestore.kafka.producer import ABORT_S, TransactionalProducer
 from statestore.store import Isolation
+from statestore.streamtask import StreamTask
 from statestore.typed.serdes import ValueAndTimestamp
 from tests.statestore.program.conftest import Start
 from tests.support.counting import Input
@@ -101,3 +105,27 @@ def test_a_time_of_0_is_one_and_no_time_is_that_of_now(start: Start, kafka: str)
         assert now <= first
         assert 1 == second
     assert [1] == cached
+
+
+def test_what_a_flush_listener_puts_is_part_of_the_commit_whatever_the_order_of_the_stores(
+    config: StreamConfig, feed: Input, kafka: str
+) -> None:
+    cache = RecordCache(10_000_000)
+    first, last = CachedKeyValue("first", cache=cache), CachedKeyValue("last", cache=cache)
+    topic = config.inputs[0]
+    with StreamTask(config, [first, last]) as task:
+        last.set_flush_listener(lambda key, change, _: first.put(key, change.new))
+        task.next_offset(topic)
+        task.take(RecordContext(topic, 0, 0, 1))
+        last.put(b"k", b"v")
+        task.commit()
+        changelogs = [f"{config.application}-{store.name}-changelog" for store in (first, last)]
+        for changelog in changelogs:
+            assert [(b"k", b"v")] == [(message.key(), message.value()) for message in read_topic(kafka, changelog)]
+
+        last.set_flush_listener(lambda key, change, _: last.put(key, change.new))
+        task.take(RecordContext(topic, 0, 1, 1))
+        last.put(b"k", b"w")
+        with pytest.raises(InvariantBroken, match="however often"):
+            task.commit()
+        last.set_flush_listener(lambda *_: None)
