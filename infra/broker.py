@@ -167,7 +167,7 @@ class Broker:
         return (f"-Dlog4j2.configurationFile={self.home / 'log4j2.properties'}", f"-Djava.io.tmpdir={temporary}")
 
     def _format(self, java: JavaHome, classpath: str) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Short-lived: the quick compiler alone saves a tenth of a second.
         flags = (*JVM_OPTIONS, "-XX:TieredStopAtLevel=1", *self._own_options())
         command = [

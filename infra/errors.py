@@ -45,6 +45,10 @@ class StopFailed(InfraError):
     """A process is still there after SIGKILL: it is stuck in the kernel or belongs to someone else."""
 
 
+class CopiedHome(InfraError):
+    """The home is a copy of one whose processes run: stop the original first."""
+
+
 class StackBusy(InfraError):
     """Another command is changing the same stack and did not finish in time."""
 

@@ -24,8 +24,8 @@ LOCK_POLL_S = 0.05
 
 
 def write_atomic(path: Path, content: str) -> None:
-    """Replaces a text file as a whole; parents are created."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replaces a text file as a whole; its folder is made if need be, for this user alone."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(content)
@@ -86,7 +86,8 @@ class FileLock:
             self._fd = None
 
     def _try(self) -> int | None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Of a home this is what makes it, where no other command has.
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,13 +6,21 @@ Dagster copies that to SIGTERM).
 
 Two independent traces identify it. The record, a JSON file written atomically after the start:
 
-    {"pid": 4711, "create_time": 1795274190.02, "command": ["java", ...], "log": "/.../broker.log"}
+    {"pid": 4711, "boot": "5b1c…", "since_boot_s": 190.02, "create_time": 1795274190.02, "command": ["java", ...],
+     "log": "/.../broker.log"}
 
 and the variable ROLLFORWARD_PROCESS in its environment, inherited by its children, which holds the record's path. A
-record speaks of a live process only if pid *and* creation time agree, so neither a stale file nor a reused pid is
-mistaken for it. `stop` ends what the record names, its process group, and everything that carries the mark: so nothing
-is left when the leader was killed alone, when the starter died before it wrote the record, or when the record cannot be
-read. A child that was itself started by this module carries its own mark and is not touched.
+record speaks of a live process only if pid *and* beginning agree, so neither a stale file nor a reused pid is mistaken
+for it. The beginning is counted from the machine's boot, and told with the boot's id: times of day move when the clock
+is set. Records of earlier builds have `create_time` alone.
+
+`stop` ends what the record names, its process group, and everything that carries the mark: so nothing is left when the
+leader was killed alone, when the starter died before it wrote the record, or when the record cannot be read. A child
+that was itself started by this module carries its own mark and is not touched.
+
+A mark that names another path tells what became of the record's folder. If nothing is at that path, or the very same
+file, the folder was moved or is reached in another way, and the process is still the record's. If another file is
+there, this record is a copy of it: the process is not this record's, and `stop` refuses instead of ending it.
 """
 
 from __future__ import annotations
@@ -22,19 +30,19 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
-from infra.errors import InfraError, StartFailed, StopFailed, log_tail
+from infra.errors import CopiedHome, InfraError, StartFailed, StopFailed, log_tail
 from infra.files import read_json, write_json
 
 MARK = "ROLLFORWARD_PROCESS"
-# The boot time from which the system computes creation times moves a little when the clock is set; a pid is not reused
-# that fast.
-CREATE_TIME_TOLERANCE_S = 1.5
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# The boot time, which psutil adds to creation times, is known to the second; a pid is not reused that fast.
+START_TOLERANCE_S = 1.5
 POLL_S = 0.02
 KILL_WAIT_S = 10.0
 LOG_BYTES_MAX = 16 * 1024 * 1024
@@ -55,17 +63,25 @@ class ProcessSpec:
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """A process that was started; `create_time` is in seconds since the epoch, as psutil tells it."""
+    """A process that was started; `create_time` is in seconds since the epoch, as the clock was at the start.
+
+    `boot` is the id of the machine's boot and `since_boot_s` the beginning in seconds since then; without an id, as in
+    records of earlier builds, `create_time` tells the beginning. `path` is where the record was read, and is not in it.
+    """
 
     pid: int
     create_time: float
     command: tuple[str, ...]
     log: str
+    boot: str = ""
+    since_boot_s: float = 0.0
+    path: str = ""
 
     @property
     def uptime_s(self) -> float:
         """Seconds since the start."""
-        return max(0.0, time.time() - self.create_time)
+        began = psutil.boot_time() + self.since_boot_s if self.boot else self.create_time
+        return max(0.0, time.time() - began)
 
 
 def start(spec: ProcessSpec) -> ProcessRecord:
@@ -81,7 +97,7 @@ def start(spec: ProcessSpec) -> ProcessRecord:
         )
     stop(spec.record)
     for folder in (spec.cwd, spec.log.parent, spec.record.parent):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _rotate(spec.log)
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     # The shell only changes the folder: exec keeps the pid.
@@ -101,32 +117,50 @@ def start(spec: ProcessSpec) -> ProcessRecord:
         setsigdef=DEFAULT_SIGNALS,
     )
     # Not yet reaped by anyone, so it is there even if it has ended already.
-    record = ProcessRecord(pid, psutil.Process(pid).create_time(), spec.command, str(spec.log))
-    write_json(spec.record, asdict(record))
+    created = psutil.Process(pid).create_time()
+    began = _boot(), round(created - psutil.boot_time(), 2)
+    record = ProcessRecord(pid, created, spec.command, str(spec.log), *began, str(spec.record))
+    write_json(spec.record, {name: value for name, value in asdict(record).items() if name != "path"})
     return record
 
 
 def read_record(path: Path) -> ProcessRecord | None:
     """What was recorded; None when the file is missing or cannot be understood."""
     content = read_json(path)
+    if not content:
+        return None
     try:
-        return (
-            ProcessRecord(
-                int(content["pid"]),
-                float(content["create_time"]),
-                tuple(map(str, content["command"])),
-                str(content["log"]),
-            )
-            if content
-            else None
+        return ProcessRecord(
+            int(content["pid"]),
+            float(content["create_time"]),
+            tuple(map(str, content["command"])),
+            str(content["log"]),
+            str(content.get("boot", "")),
+            float(content.get("since_boot_s", 0.0)),
+            str(path),
         )
     except (KeyError, TypeError, ValueError):
         return None
 
 
 def is_alive(record: ProcessRecord) -> bool:
-    """Whether the recorded process runs: same pid, same creation time, not a zombie."""
-    return _leader(record) is not None
+    """Whether the recorded process runs: same pid, same beginning, not a zombie, and not that of a record this one copies."""
+    leader = _leader(record)
+    return leader is not None and not _is_copied(record.path, leader)
+
+
+def require_own(path: Path) -> None:
+    """Raises `CopiedHome` if the record speaks of a living process that is the one of another record."""
+    record = read_record(path)
+    leader = None if record is None else _leader(record)
+    if leader is not None and _is_copied(path, leader):
+        raise CopiedHome(
+            "process was started for another home, of which this one is a copy",
+            pid=leader.pid,
+            record=path,
+            original=_mark(leader),
+            hint="run `rollforward down` with the original as the home; the copy can be used when nothing of it runs",
+        )
 
 
 def await_ready(spec: ProcessSpec, record: ProcessRecord, probe: Callable[[], bool], *, timeout_s: float) -> None:
@@ -163,16 +197,19 @@ def start_and_await(
 def stop(path: Path, *, grace_s: float = 10.0) -> bool:
     """Ends the process behind a record and all it started: SIGTERM, up to `grace_s`, SIGKILL. Tells whether anything was running.
 
-    The record is deleted. Raises StopFailed if something survives SIGKILL.
+    The record is deleted. Raises StopFailed if something survives SIGKILL, and `CopiedHome`, with nothing done, for
+    another record's process.
     """
+    require_own(path)
     record = read_record(path)
-    victims = _victims(path, record)
+    marks = _marks(path, record)
+    victims = _victims(marks, record)
     if victims:
         _terminate(record, victims)
         _await_gone(victims, grace_s)
         deadline = time.monotonic() + KILL_WAIT_S
         # Asked again, as one of them may have started another meanwhile.
-        while left := _victims(path, record) | {victim for victim in victims if _runs(victim)}:
+        while left := _victims(marks, record) | {victim for victim in victims if _runs(victim)}:
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -192,10 +229,40 @@ def stop(path: Path, *, grace_s: float = 10.0) -> bool:
 def _leader(record: ProcessRecord) -> psutil.Process | None:
     try:
         process = psutil.Process(record.pid)
-        same = abs(process.create_time() - record.create_time) <= CREATE_TIME_TOLERANCE_S
-        return process if same and _runs(process) else None
+        return process if _is_same(process, record) and _runs(process) else None
     except psutil.Error:
         return None
+
+
+def _is_same(process: psutil.Process, record: ProcessRecord) -> bool:
+    if not record.boot:
+        return bool(abs(process.create_time() - record.create_time) <= START_TOLERANCE_S)
+    since_boot_s = process.create_time() - psutil.boot_time()
+    return record.boot == _boot() and bool(abs(since_boot_s - record.since_boot_s) <= START_TOLERANCE_S)
+
+
+def _boot() -> str:
+    """The id of the machine's boot; empty on a system without one, where creation times do not move."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _is_copied(path: Path | str, leader: psutil.Process) -> bool:
+    """Whether the leader was started under a record that is still there and is another file than this."""
+    mark = _mark(leader)
+    try:
+        return mark is not None and not os.path.samefile(mark, path)
+    except OSError:
+        # One of the two is gone: moved, or deleted by hand.
+        return False
+
+
+def _marks(path: Path, record: ProcessRecord | None) -> set[str]:
+    """What the processes of this record may carry: its path, and that of the start if it was moved since."""
+    leader = _leader(record) if record else None
+    return {str(path.resolve()), *filter(None, [_mark(leader) if leader else None])}
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -212,22 +279,17 @@ def _runs(process: psutil.Process) -> bool:
     return False
 
 
-def _victims(path: Path, record: ProcessRecord | None) -> set[psutil.Process]:
+def _victims(marks: Set[str], record: ProcessRecord | None) -> set[psutil.Process]:
     found = set()
     leader = _leader(record) if record else None
     if leader is not None:
         found.add(leader)
         with contextlib.suppress(psutil.Error):
             found.update(leader.children(recursive=True))
-    mark = str(path.resolve())
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == mark:
-                found.add(process)
+    found.update(process for process in psutil.process_iter() if _mark(process) in marks)
     # A child started by this module has a mark, and an owner, of its own; so has whoever calls this.
-    return {
-        process for process in found if process.pid != os.getpid() and _runs(process) and _mark(process) in (None, mark)
-    }
+    ours = {None, *marks}
+    return {process for process in found if process.pid != os.getpid() and _runs(process) and _mark(process) in ours}
 
 
 def _mark(process: psutil.Process) -> str | None:

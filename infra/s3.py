@@ -103,7 +103,7 @@ class S3Server:
         return self.home / "credentials"
 
     def _write_config(self, port: int) -> None:
-        self.home.mkdir(parents=True, exist_ok=True)
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.home.chmod(0o700)
         (self.home / "data" / BUCKET).mkdir(parents=True, exist_ok=True)
         key, secret = self._credentials()

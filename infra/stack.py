@@ -138,8 +138,10 @@ class Stack:
         wanted = _checked(components, dagster_module, dagster_yaml)
         tell = on_progress or (lambda step, detail: None)
         with self._lock():
+            self.require_own()
             if self._is_ours():
                 (self.home / MADE_BY_UP).touch()
+                _close(self.home)
             started: list[str] = []
             try:
                 java = find_java(self.cache)
@@ -178,6 +180,7 @@ class Stack:
         if not self.home.exists():
             return self._status(java_home=None)
         with self._lock():
+            self.require_own()
             process.stop(self._record(STORAGE))
             # Readers of the log go first, the log last.
             for name in (DAEMON, WEBSERVER, *MONITORS, S3, KAFKA):
@@ -188,6 +191,11 @@ class Stack:
                 left = what_is_left(self.home)
                 tell("data", f"of {self.home} is left: {left}" if left else f"deleted {self.home}")
         return self._status(java_home=None)
+
+    def require_own(self) -> None:
+        """Raises CopiedHome while processes run of a home of which this one is a copy: neither may be used in its place."""
+        for name in (*PROCESSES, STORAGE, *MONITORS):
+            process.require_own(self._record(name))
 
     def _up_kafka(self, java: JavaHome, port: int | None, tell: Progress) -> list[str]:
         record = process.read_record(self._record(KAFKA))
@@ -293,6 +301,12 @@ class Stack:
 
     def _log(self, name: str) -> Path:
         return self.home / "logs" / f"{name}.log"
+
+
+def _close(home: Path) -> None:
+    """Nobody else may look into a home of ours: earlier builds let all read it."""
+    if home.stat().st_uid == os.getuid():
+        home.chmod(0o700)
 
 
 def what_is_left(home: Path) -> str:

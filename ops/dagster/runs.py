@@ -14,7 +14,7 @@ import dagster as dg
 import psutil
 from dagster import DagsterRunStatus as Status
 
-from pipelines.processes import runs
+from pipelines.processes import runs, started_of
 
 PIPELINE_TAG = "rollforward/pipeline"
 WORKER_TAG = "rollforward/worker"
@@ -52,7 +52,7 @@ def runs_in_progress(instance: dg.DagsterInstance, *, now: float) -> dict[str, d
 
 
 def _this_process() -> str:
-    return f"{socket.gethostname()}/{os.getpid()}/{psutil.Process().create_time():.2f}"
+    return f"{socket.gethostname()}/{os.getpid()}/{started_of(os.getpid()):.2f}"
 
 
 def _may_live(worker: str) -> bool:

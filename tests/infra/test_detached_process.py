@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import sys
 import time
@@ -14,7 +15,7 @@ import psutil
 import pytest
 
 from infra import process
-from infra.errors import InfraError, StartFailed
+from infra.errors import CopiedHome, InfraError, StartFailed
 from infra.files import write_json
 from infra.process import MARK, ProcessRecord, ProcessSpec
 
@@ -136,12 +137,90 @@ def test_child_started_by_this_module_outlives_its_starter(tmp_path: Path) -> No
 
 def test_reused_pid_is_neither_taken_for_ours_nor_ended(tmp_path: Path) -> None:
     other = process.start(spec_of(tmp_path / "other", "/bin/sleep", "600"))
-    stale = dataclasses.replace(other, create_time=other.create_time - 100)
+    stale = dataclasses.replace(other, since_boot_s=other.since_boot_s - 100)
     write_json(tmp_path / "stale.json", dataclasses.asdict(stale))
     assert not process.is_alive(stale)
     assert not process.stop(tmp_path / "stale.json")
     assert process.is_alive(other)
     process.stop(tmp_path / "other" / "test.json")
+
+
+@pytest.mark.parametrize("moved_s", [-86_400, 3, 1_700_000_000])
+def test_process_is_known_when_the_clock_has_been_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved_s: int
+) -> None:
+    spec = spec_of(tmp_path, "/bin/sleep", "600")
+    record = process.start(spec)
+    moved, now = psutil.boot_time() + moved_s, time.time() + moved_s
+    # The kernel computes the time of its boot from the clock.
+    with monkeypatch.context() as clock:
+        clock.setattr(psutil._psplatform, "boot_time", lambda: moved)
+        clock.setattr(time, "time", lambda: now)
+        assert process.read_record(spec.record) == record
+        assert process.is_alive(record)
+        assert 0 <= record.uptime_s < 60
+        assert process.stop(spec.record)
+    assert not process.is_alive(record)
+
+
+def test_process_of_another_boot_is_not_taken_for_ours(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "/bin/sleep", "600")
+    record = process.start(spec)
+    assert not process.is_alive(dataclasses.replace(record, boot="another"))
+    process.stop(spec.record)
+
+
+def test_record_of_an_earlier_build_is_understood(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "/bin/sleep", "600")
+    record = process.start(spec)
+    old = {"pid": record.pid, "create_time": record.create_time, "command": ["/bin/sleep", "600"], "log": record.log}
+    write_json(spec.record, {**old, "create_time": record.create_time - 2})
+    stale = process.read_record(spec.record)
+    assert stale is not None and not process.is_alive(stale)
+    write_json(spec.record, old)
+    found = process.read_record(spec.record)
+    assert found is not None and process.is_alive(found)
+    assert process.stop(spec.record)
+
+
+def test_moved_record_is_still_that_of_its_process_and_children(tmp_path: Path, leftovers: Leftovers) -> None:
+    (tmp_path / "home").mkdir()
+    _, record, child = start_python(tmp_path / "home", PARENT, "own session")
+    assert {record.pid, int(child)} == set(leftovers())
+    (tmp_path / "home").rename(tmp_path / "moved")
+    moved = process.read_record(tmp_path / "moved" / "test.json")
+    assert moved is not None and process.is_alive(moved)
+    assert process.stop(tmp_path / "moved" / "test.json")
+    assert [] == leftovers()
+
+
+def test_record_reached_by_another_path_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    spec = spec_of(tmp_path / "home", "/bin/sleep", "600")
+    record = process.start(spec)
+    # As with another mount of the folder, resolving the path does not give that of the start.
+    other = tmp_path / "test.json"
+    os.link(spec.record, other)
+    found = process.read_record(other)
+    assert found is not None and process.is_alive(found)
+    assert process.stop(other)
+    assert not psutil.pid_exists(record.pid)
+
+
+def test_copied_record_speaks_of_nothing_and_ends_nothing(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path / "home", "/bin/sleep", "600")
+    record = process.start(spec)
+    copy = tmp_path / "copy" / "test.json"
+    shutil.copytree(tmp_path / "home", tmp_path / "copy")
+    copied = process.read_record(copy)
+    assert copied is not None and not process.is_alive(copied)
+    for refused in (lambda: process.stop(copy), lambda: process.start(dataclasses.replace(spec, record=copy))):
+        with pytest.raises(CopiedHome, match=f"record=`{copy}` original=`{spec.record}` hint: run `rollforward down`"):
+            refused()
+    assert copy.exists() and process.is_alive(record)
+    assert process.stop(spec.record)
+    assert not process.stop(copy)
+    assert not copy.exists()
 
 
 @pytest.mark.parametrize("content", [None, "", '{"pid": 1', '{"pid": "x", "create_time": 0, "command": [], "log": ""}'])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -14,11 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
-from infra import jars
+from infra import jars, process
 from infra.broker import answers
 from infra.dagster import DAEMON, WEBSERVER
-from infra.errors import InfraError, StartFailed
-from infra.stack import Stack, what_is_left
+from infra.errors import CopiedHome, InfraError, StartFailed
+from infra.files import FileLock
+from infra.process import ProcessRecord, ProcessSpec
+from infra.stack import MADE_BY_UP, Stack, what_is_left
 
 pytestmark = pytest.mark.usefixtures("leftovers")
 Leftovers = Callable[[], list[int]]
@@ -202,6 +205,62 @@ def test_status_of_nothing_is_stopped_and_makes_nothing(stack: Stack) -> None:
     assert {"stopped"} == {component.state for component in status.components}
     assert (None, None) == (status.bootstrap_servers, status.dagster_url)
     assert not stack.home.exists()
+
+
+def start_sleeping(stack: Stack) -> ProcessRecord:
+    """A process that is recorded as the stack's broker."""
+    record = stack.home / "run" / "kafka.json"
+    spec = ProcessSpec(
+        "kafka", ("/bin/sleep", "600"), {}, stack.home / "kafka", stack.home / "logs" / "kafka.log", record
+    )
+    return process.start(spec)
+
+
+def test_copy_of_a_home_that_runs_is_refused_and_ends_nothing(stack: Stack, tmp_path: Path) -> None:
+    started = start_sleeping(stack)
+    shutil.copytree(stack.home, tmp_path / "copy")
+    copy = Stack(tmp_path / "copy")
+    assert "dead" == copy.status().component("kafka").state
+    for refused in (lambda: copy.up(components=["s3"]), copy.down, lambda: copy.down(wipe=True)):
+        with pytest.raises(CopiedHome, match=f"pid=`{started.pid}`"):
+            refused()
+    assert "running" == stack.status().component("kafka").state
+    assert (copy.home / "kafka").is_dir()
+    stack.down()
+    assert "stopped" == copy.down().component("kafka").state
+
+
+def test_moved_home_runs_on_and_goes_down_whole(stack: Stack, tmp_path: Path, leftovers: Leftovers) -> None:
+    started = start_sleeping(stack)
+    stack.home.rename(tmp_path / "moved")
+    moved = Stack(tmp_path / "moved")
+    assert "running" == moved.status().component("kafka").state
+    assert [started.pid] == leftovers()
+    moved.down(wipe=True)
+    assert [] == leftovers()
+    assert not (moved.home / "kafka").exists()
+
+
+def mode_of(path: Path) -> str:
+    return oct(path.stat().st_mode & 0o777)
+
+
+def test_home_and_what_is_in_it_are_for_their_user_alone(tmp_path: Path) -> None:
+    stack = Stack(tmp_path / "new")
+    with FileLock(stack.home / "stack.lock"):
+        start_sleeping(stack)
+    assert {"0o700"} == {mode_of(stack.home / name) for name in (".", "run", "logs", "kafka")}
+    stack.down(wipe=True)
+
+
+@pytest.mark.parametrize(("made_by_up", "mode"), [(True, "0o700"), (False, "0o755")])
+def test_home_that_up_made_once_is_closed_and_another_folder_left(tmp_path: Path, made_by_up: bool, mode: str) -> None:
+    stack = Stack(tmp_path / "old")
+    stack.home.mkdir()
+    stack.home.chmod(0o755)
+    (stack.home / (MADE_BY_UP if made_by_up else "theirs")).touch()
+    stack.up(components=[])
+    assert mode == mode_of(stack.home)
 
 
 def test_wrong_arguments_are_refused_before_anything_starts(stack: Stack) -> None:

@@ -15,7 +15,7 @@ from ops.dagster import jobs, recovery
 from ops.dagster.findings import look, summary
 from ops.dagster.jobs import JOBS, launch_pipeline, recover_pipeline, stop_pipeline
 from ops.dagster.recovery import outlived
-from ops.dagster.runs import PIPELINE_TAG, WORKER_TAG
+from ops.dagster.runs import PIPELINE_TAG, WORKER_TAG, _this_process, run_in_progress
 from ops.environment import Progress, settings_now
 from pipelines import names
 from pipelines.metastore.embedded import deploy, want
@@ -79,6 +79,20 @@ def test_a_run_carries_its_pipeline_and_its_worker(world: World, instance: dg.Da
     assert stored is not None
     assert stored.tags[PIPELINE_TAG] == "sales"
     assert f"/{psutil.Process().pid}/" in stored.tags[WORKER_TAG]
+
+
+def test_a_run_at_work_is_one_when_the_clock_has_been_set(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tags = {PIPELINE_TAG: "sales", WORKER_TAG: _this_process()}
+    config = {"ops": {"stop": {"config": {"pipeline": "sales"}}}}
+    at_work = instance.create_run_for_job(
+        stop_pipeline, run_config=config, tags=tags, status=dg.DagsterRunStatus.STARTED
+    )
+    moved = psutil.boot_time() + 30
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: moved)
+    found = run_in_progress(instance, "sales")
+    assert found is not None and found.run_id == at_work.run_id
 
 
 @pytest.mark.parametrize(("job", "op"), [(launch_pipeline, "launch"), (recover_pipeline, "recover")])
