@@ -6,27 +6,25 @@ the committed position; otherwise the reader is told to recover first.
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines import kafka_format
 from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.merge import state_parts
 from pipelines.engine.statecodec import StateCodec
 from pipelines.engine.values import key_reader
-from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, Column, GroupKey, Query, Source
+from pipelines.lookup import Key, same_key, stored_keys
+from pipelines.plan import Aggregate, Column, Query, Source
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from pipelines.sql.names import WINDOW_BOUNDS
+from pipelines.stored import Value, value_of
 from statestore.batches import BatchesLog
 from statestore.channel import is_remote, may_listen
 from statestore.client import StoreClient, require_answer
@@ -76,44 +74,6 @@ def find_store(registry: Registry, store: str) -> tuple[PipelineDefinition, Depl
     raise InvalidInput(problem, store=store, stores=known or "none", hint="name it as pipeline.store")
 
 
-def encode_key(query: Query, text: str) -> bytes:
-    """The key's bytes from what a person types: the value itself, or a JSON object or list for several group keys."""
-    if query.key_format == "kafka":
-        return _plain(query.group_by[0], text)
-    fields: Any = text
-    try:
-        fields = json.loads(text)
-    except ValueError:
-        if len(query.group_by) > 1:
-            names = ", ".join(key.name for key in query.group_by)
-            raise InvalidInput("key is not JSON", key=text, hint=f"give a JSON list of {names}") from None
-    if not isinstance(fields, dict):
-        values = fields if isinstance(fields, list) else [fields]
-        if len(values) != len(query.group_by):
-            raise InvalidInput("key has another number of parts", key=text, expected=len(query.group_by))
-        fields = {key.name: value for key, value in zip(query.group_by, values, strict=True)}
-    named = {str(name).upper(): value for name, value in fields.items()}
-    ordered = {key.name: named.get(key.name.upper()) for key in query.group_by}
-    if query.key_format == "delimited":
-        return _delimited(list(ordered.values()), query.key_delimiter)
-    if len(ordered) == 1:
-        return json.dumps(next(iter(ordered.values())), ensure_ascii=False).encode()
-    return json.dumps(ordered, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _delimited(values: list[Any], delimiter: str) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, delimiter=delimiter, lineterminator="").writerow(values)
-    return text.getvalue().encode()
-
-
-def _plain(key: GroupKey, text: str) -> bytes:
-    try:
-        return kafka_format.encode(text, key.type)
-    except ValueError:
-        raise InvalidInput("key is not a number of the key's type", key=text, type=key.type) from None
-
-
 def decode_key(query: Query, raw: bytes) -> dict[str, Any]:
     """The group keys of a stored key's bytes, and the bounds of its window."""
     if query.window is not None:
@@ -123,7 +83,20 @@ def decode_key(query: Query, raw: bytes) -> dict[str, Any]:
     columns = tuple(Column(key.name, key.name, key.type, key=True) for key in query.group_by)
     source = Source(query.name, "", "json", columns, query.key_format, query.key_delimiter)
     values = key_reader(source, columns)(raw)
-    return {column.name: value for column, value in zip(columns, values, strict=True)}
+    # No group is of null: where DELIMITED has the same for null and an empty string, it is that.
+    return {
+        column.name: "" if value is None and column.type == "string" else value
+        for column, value in zip(columns, values, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class _Column:
+    """An aggregate as a column of rows: its name there, how many parts its state has, and its value of them."""
+
+    name: str
+    parts: int
+    value: Value
 
 
 class StoreReader:
@@ -134,8 +107,27 @@ class StoreReader:
         self._specs = deployed.task_specs(settings.states)
         self._settings = settings
         self._registry = registry
-        self._parts = [part for aggregate in self._query.aggregates for part in state_parts(aggregate)]
-        self._codec = StateCodec([arrow_type(part.type) for part in self._parts])
+        parts = [state_parts(aggregate) for aggregate in self._query.aggregates]
+        self._columns = [
+            _Column(column_of(aggregate, self._query), len(own), value_of(aggregate))
+            for aggregate, own in zip(self._query.aggregates, parts, strict=True)
+        ]
+        self._codec = StateCodec([arrow_type(part.type) for own in parts for part in own])
+
+    def find(self, key: Key, isolation: Isolation) -> Iterator[Row]:
+        """The entry of a key's values, if there is one; with windows, one for each that is kept.
+
+        Reads the whole store for a key whose bytes cannot be told from its values.
+        """
+        stored = stored_keys(self._query, [key])
+        if stored is None:
+            names = [part.name for part in self._query.group_by]
+            for row in self.scan(None, None, isolation):
+                if same_key(key, tuple(row.key[name] for name in names)):
+                    yield row
+            return
+        for each in stored:
+            yield from self.get(each, isolation)
 
     def get(self, key: bytes, isolation: Isolation) -> Iterator[Row]:
         """The entry of one key, if there is one; with windows, one for each that is kept."""
@@ -212,11 +204,13 @@ class StoreReader:
         # What a table's rows count for is no result.
         chunk = chunk.filter(pc.invert(are_local(chunk.column(0))))
         times, columns = self._codec.decode(chunk.column(1))
-        states = {part.name: column.to_pylist() for part, column in zip(self._parts, columns, strict=True)}
-        names = {aggregate.name: column_of(aggregate, self._query) for aggregate in self._query.aggregates}
-        for row, (key, time_ms) in enumerate(zip(chunk.column(0).to_pylist(), times.to_pylist(), strict=True)):
-            values = {names[a.name]: _aggregate_value(a, states, row) for a in self._query.aggregates}
-            yield Row(decode_key(self._query, key), values, time_ms)
+        names = [column.name for column in self._columns]
+        given = iter(columns)
+        values = [
+            map(column.value, *(part.to_pylist() for part in islice(given, column.parts))) for column in self._columns
+        ]
+        for key, time_ms, *found in zip(chunk.column(0).to_pylist(), times.to_pylist(), *values, strict=True):
+            yield Row(decode_key(self._query, key), dict(zip(names, found, strict=True)), time_ms)
 
 
 def entries_of(
@@ -246,27 +240,3 @@ def column_of(aggregate: Aggregate, query: Query) -> str:
         if output.expression == f"`{aggregate.name}`":
             return output.name
     return f"{aggregate.function.removesuffix('_all')}({aggregate.argument or '*'})"
-
-
-def _aggregate_value(aggregate: Aggregate, states: dict[str, list[Any]], row: int) -> Any:
-    """The aggregate's value from its parts, as `MergeSql` computes it."""
-    name, function = aggregate.name, aggregate.function
-    if function == "avg":
-        count = states[f"{name}_count"][row]
-        return states[f"{name}_sum"][row] / count if count else 0.0
-    if function in (DEVIATION, VARIANCE):
-        count = states[f"{name}_count"][row] or 0
-        spread = states[f"{name}_squares"][row] / (count - 1) if count > 1 else 0.0
-        return math.sqrt(spread) if function == DEVIATION else spread
-    found = states[name][row]
-    if function in LISTS:
-        return _kept(function, found)
-    return 0 if found is None and function == "sum" else found
-
-
-def _kept(function: str, state: str | None) -> Any:
-    """What a list's state holds: the values, their number, or how often each occurs."""
-    kept = json.loads(state or ("{}" if function == "histogram" else "[]"))
-    if function == "histogram":
-        return kept
-    return len(kept) if function == "count_distinct" else [json.loads(value) for value in kept]

@@ -13,6 +13,7 @@ from ops.cli.context import registry_of, settings_of_here
 from ops.cli.options import Json
 from ops.cli.output import answer, progress, say, table
 from ops.cli.past import At, AtBatch, require_one, time_ms
+from pipelines.jsonvalue import dump
 from statestore.store import Isolation
 
 if TYPE_CHECKING:
@@ -59,16 +60,17 @@ def query(
     if (lower is None) != (upper is None):
         raise typer.BadParameter("give both --from and --to")
     require_one(at_batch, at)
-    from pipelines.query import encode_key, find_store
+    from pipelines.lookup import range_bound, typed_key
+    from pipelines.query import find_store
 
     settings = settings_of_here()
     with registry_of(settings) as registry, ExitStack() as stack:
         _, deployed = find_store(registry, store)
         reader = stack.enter_context(_reader(deployed, settings, registry, at_batch, time_ms(at)))
         if key is not None:
-            rows = reader.get(encode_key(deployed.query, key), isolation)
+            rows = reader.find(typed_key(deployed.query, key), isolation)
         else:
-            low, high = (text if text is None else encode_key(deployed.query, text) for text in (lower, upper))
+            low, high = (text if text is None else range_bound(deployed.query, text) for text in (lower, upper))
             rows = reader.scan(low, high, isolation)
         if json:
             for row in islice(rows, limit):
@@ -117,6 +119,8 @@ def _show(rows: Iterator[Row], limit: int | None) -> None:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, list | dict):
+        return dump(value)
     return round(value, 4) if isinstance(value, float) else value
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ops.cli.output import answer, out, say, table
 from pipelines.console.result import Result
 from pipelines.console.session import Session
+from pipelines.jsonvalue import dump
 from pipelines.sql import Parsed
 
 PAGE_ROWS = 1_000
@@ -53,6 +54,10 @@ def show(result: Result, *, paged: bool = False) -> None:
 
 
 def _plain(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
-    return [
-        [cell if isinstance(cell, int | float | str) or cell is None else str(cell) for cell in row] for row in rows
-    ]
+    return [[_cell(cell) for cell in row] for row in rows]
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list | dict):
+        return dump(value)
+    return value if isinstance(value, int | float | str) or value is None else str(value)

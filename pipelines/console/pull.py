@@ -8,20 +8,24 @@ not answered yet, and says so.
 
 from __future__ import annotations
 
-import json
+import math
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import islice, product
+from math import prod
 from typing import Any, Protocol
 
 from pipelines.console.values import Plain, literal
+from pipelines.engine.values import fitted
+from pipelines.kafka_format import encode
+from pipelines.lookup import stored_keys
 from pipelines.plan import Column as PlanColumn
 from pipelines.plan import GroupKey, Query
-from pipelines.query import Row, column_of, encode_key
+from pipelines.query import Row, column_of
 from pipelines.sql.catalogue import Relation
 from pipelines.sql.error import Refusal, nearest
 from pipelines.sql.names import WINDOW_BOUNDS
@@ -103,14 +107,12 @@ class Pull:
         """The keys to look up, if the conditions name them."""
         given = {c.column: c.values for c in reversed(self.conditions) if c.values is not None}
         keys = self.query.group_by
-        # A decimal of a JSON key has digits of its own, which the literal need not have.
-        if any(key.name not in given or key.type.startswith("decimal") for key in keys):
+        if any(key.name not in given for key in keys):
             return None
-        fitting = [[v for v in (_key_value(key, value) for value in given[key.name]) if v is not None] for key in keys]
-        if self.query.key_format == "kafka":
-            return [encode_key(self.query, str(value)) for value in dict.fromkeys(fitting[0])]
-        found = dict.fromkeys(product(*fitting))
-        return None if len(found) > LOOKUPS_MAX else [encode_key(self.query, json.dumps(values)) for values in found]
+        fitting = [list(dict.fromkeys(_fitting(key, given[key.name]))) for key in keys]
+        if prod(map(len, fitting)) > LOOKUPS_MAX:
+            return None
+        return stored_keys(self.query, list(product(*fitting)))
 
     def ranges(self) -> list[Bounds]:
         """Ranges of key bytes that hold every entry that may pass; negative numbers are behind all others in bytes."""
@@ -127,9 +129,7 @@ class Pull:
         low_n = max([-limit, *(int(n) // 1 for n in lows if not isinstance(n, str | bool))])
         high_n = min([limit - 1, *(int(n) for n in highs if not isinstance(n, str | bool))])
         parts = [(max(low_n, 0), high_n), (low_n, min(high_n, -1))]
-        return [
-            (encode_key(self.query, str(low)), encode_key(self.query, str(high))) for low, high in parts if low <= high
-        ]
+        return [(encode(low, key.type), encode(high, key.type)) for low, high in parts if low <= high]
 
 
 def plan_pull(select: Select, relation: Relation, query: Query) -> Pull:
@@ -150,7 +150,7 @@ def plan_pull(select: Select, relation: Relation, query: Query) -> Pull:
     names, columns = _items(select, alias, tuple(known), _shown(query), _keys(query))
     conditions: list[Condition] = []
     for node in _conjuncts(select.where):
-        condition = _condition(node, alias)
+        condition = _condition(node, alias, known)
         if condition.column not in known:
             raise Refusal(node.at, f"unknown column {condition.column}", nearest(condition.column, known))
         if condition.column not in columns:
@@ -232,20 +232,23 @@ def _conjuncts(node: Node | None) -> Iterator[Node]:
     yield bare
 
 
-def _condition(node: Node, alias: str) -> Condition:
+def _condition(node: Node, alias: str, known: dict[str, PlanColumn]) -> Condition:
+    def operand(node: Node, column: str) -> Any:
+        return _literal(node, column, known[column].type if column in known else "")
+
     match node:
         case Binary(operator=sign, left=left, right=right) if sign in _OPERATORS:
             if not isinstance(unwrapped(left), Column):
                 left, right, sign = right, left, _TURNED[sign]
             column = _column_name(left, alias)
-            return _comparison(column, sign, _literal(right, column))
+            return _comparison(column, sign, operand(right, column))
         case Between(negated=False):
             column = _column_name(node.operand, alias)
-            low, high = _literal(node.low, column), _literal(node.high, column)
+            low, high = operand(node.low, column), operand(node.high, column)
             return Condition(column, lambda v: bool(low <= v <= high), None, low, high)
         case In(negated=False):
             column = _column_name(node.operand, alias)
-            values = tuple(_literal(item, column) for item in node.items)
+            values = tuple(operand(item, column) for item in node.items)
             return Condition(column, lambda v: v in values, values)
         case IsNull(negated=True):
             return Condition(_column_name(node.operand, alias), lambda _: True)
@@ -264,18 +267,38 @@ def _comparison(column: str, sign: str, value: Any) -> Condition:
     )
 
 
-def _literal(node: Node, column: str) -> Any:
-    """The literal that a column is compared with. The bounds of a window may be written as a time, in UTC if unsaid."""
+def _literal(node: Node, column: str, type_: str) -> Any:
+    """The literal that a column of the type is compared with.
+
+    The bounds of a window may be written as a time, in UTC if unsaid.
+    """
     value = literal(node)
     if value is None:
         raise Refusal(node.at, "a comparison with NULL is never true", "use IS NOT NULL")
     if column not in WINDOW_BOUNDS or not isinstance(value, str):
-        return value
+        return _comparable(value, type_, node.at)
     try:
         time = datetime.fromisoformat(value)
     except ValueError:
         raise Refusal(node.at, f"'{value[:50]}' is no time", "write '2024-02-29T12:00:00', or milliseconds") from None
     return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _comparable(value: Plain, type_: str, at: int) -> Plain:
+    """A number as values of the type are compared with it: doubles with the double next to it, all others exactly.
+
+    One that is written with an exponent is a double, and is for a DECIMAL the number that its digits say.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return value
+    if isinstance(value, float):
+        return Decimal(repr(value)) if type_.startswith("decimal") else value
+    if type_ != "double":
+        return value
+    number = float(Decimal(value))
+    if math.isinf(number):
+        raise Refusal(at, f"{str(value)[:50]} is too large for a double")
+    return number
 
 
 def _require_comparable(condition: Condition, type_: str, at: int) -> None:
@@ -292,10 +315,11 @@ def _require_comparable(condition: Condition, type_: str, at: int) -> None:
             )
 
 
-def _key_value(key: GroupKey, value: Plain) -> Plain:
-    """The value as the key's type has it; None if no key can equal it."""
-    if key.type not in _LIMITS:
-        return value
-    if isinstance(value, bool | str) or value is None or value != int(value):
-        return None
-    return int(value) if -_LIMITS[key.type] <= value < _LIMITS[key.type] else None
+def _fitting(key: GroupKey, values: Iterable[Plain]) -> Iterator[Any]:
+    """The values as the key's type has them, without those that no key can equal."""
+    type_ = parse_type(key.type)
+    for value in values:
+        try:
+            yield fitted(value, type_)
+        except (ValueError, ArithmeticError):
+            continue

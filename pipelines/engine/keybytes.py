@@ -17,7 +17,7 @@ KeyBytes = Callable[[Sequence[pa.Array]], pa.BinaryArray]
 
 
 def key_bytes_of(query: Query) -> KeyBytes:
-    """How the plan's keys are written, whose parts are whole numbers and text. Raises `InvalidConfig` for other formats."""
+    """How the plan's keys of whole numbers, decimals, booleans and text are written. Raises `InvalidConfig` for others."""
     names = [key.name for key in query.group_by]
     match query.key_format:
         case "json" if len(names) == 1:

@@ -14,7 +14,7 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from ops.cli.output import answer
-from ops.cli.sql_output import run_script, show_json
+from ops.cli.sql_output import run_script, show, show_json
 from ops.cli.sql_shell import SqlCompleter, run_shell
 from pipelines.console.result import Result
 from pipelines.console.session import Session
@@ -149,6 +149,11 @@ def test_values_of_all_types_are_json_as_the_results_in_kafka_have_it(capsys: py
     answer(row)
     shown = capsys.readouterr().out.splitlines()
     assert [f'{{"statement":"SHOW STREAMS","rows":[{expected}]}}', expected] == shown
+
+
+def test_lists_and_maps_stand_in_a_table_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Result(columns=("xs", "m"), rows=[([Decimal("1.10"), None], {"a": "é"})]))
+    assert ["[1.10,null]", '{"a":"é"}'] == capsys.readouterr().out.splitlines()[2].split()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import confluent_kafka as ck
 import pytest
 
 from pipelines.deploy import deployed_queries
-from pipelines.query import StoreReader, encode_key
+from pipelines.lookup import typed_key
+from pipelines.query import StoreReader
 from pipelines.settings import Settings
 from statestore.store import Isolation
 from tests.support.feed import create_topic, read_topic
@@ -63,7 +64,7 @@ def test_every_clause_gives_what_python_gives(settings: Settings, kafka: str, un
             (r.key["SHOP"], r.key["KIND"]): r.value["N"] for r in reader.scan(None, None, Isolation.READ_COMMITTED)
         }
         assert {key: len(rows) for key, rows in model.items()} == stored
-        (found,) = reader.get(encode_key(deployed.query, '["s1", "TEA"]'), Isolation.READ_COMMITTED)
+        (found,) = reader.find(typed_key(deployed.query, '["s1", "TEA"]'), Isolation.READ_COMMITTED)
         assert len(model["s1", "TEA"]) == found.value["N"]
     finally:
         pipeline.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
+from decimal import Decimal
 from itertools import product
 from typing import Any
 
@@ -22,7 +24,7 @@ from statestore.layouts.window import pack
 from statestore.store import Isolation
 
 STREAM = (
-    "CREATE STREAM s (a INT, b BIGINT, k VARCHAR, d DOUBLE, m DECIMAL(4,2), y BYTES)"
+    "CREATE STREAM s (a INT, b BIGINT, k VARCHAR, d DOUBLE, m DECIMAL(4,2), y BYTES, f BOOLEAN, at TIMESTAMP)"
     " WITH (kafka_topic='in', value_format='json')"
 )
 
@@ -74,6 +76,10 @@ def plan(text: str, made: tuple[Relation, Any]) -> Pull:
     raise error
 
 
+def pack_double(number: float) -> bytes:
+    return struct.pack(">d", number)
+
+
 INTS = table("a")
 STRINGS = table("k")
 numbers = st.integers(-(2**31), 2**31 - 1) | st.integers(-3, 3)
@@ -107,6 +113,46 @@ def test_a_range_of_strings_is_in_the_order_of_their_bytes(keys: set[str], low: 
     expected = sorted(key for key in keys if low <= key <= high and key != "a")
     assert expected == [row[0] for row in pull.rows(store, Isolation.READ_COMMITTED)]
     assert ["range"] == store.asked
+
+
+class OneRow(DictStore):
+    """A store of the key `k` alone, with these values."""
+
+    def __init__(self, query: Any, **values: Any) -> None:
+        super().__init__(query, {b"k": 0})
+        self.values = values
+
+    def _row(self, key: bytes) -> Row:
+        return Row(decode_key(self.query, key), self.values, 0)
+
+
+@pytest.mark.parametrize(
+    ("where", "passes"),
+    [
+        ("x = 0.1", True),
+        ("0.1 = x", True),
+        ("x <> 0.1", False),
+        ("x <= 0.1", True),
+        ("x > 0.1", False),
+        ("x >= 0.1 AND x < 0.2", True),
+        ("x IN (7, 0.1)", True),
+        ("x BETWEEN 0.1 AND 0.1", True),
+        ("x = 1e-1", True),
+        ("x = 0.10000000000000000000000001", True),
+        ("mean = 0.1", True),
+        ("total = 1.1", True),
+        ("total = 11e-1", True),
+        ("total = 1.10000000000000000000000001", False),
+        ("total BETWEEN 1.1 AND 1.1", True),
+        ("n = 9007199254740993", True),
+        ("n > 9007199254740992.5", True),
+    ],
+)
+def test_a_double_is_compared_as_a_double_and_everything_else_exactly(where: str, passes: bool) -> None:
+    made = table("k", select="MAX(d) AS x, AVG(a) AS mean, SUM(m) AS total, COUNT(*) AS n")
+    store = OneRow(made[1], X=0.1, MEAN=0.1, TOTAL=Decimal("1.10"), N=2**53 + 1)
+    rows = list(plan(f"SELECT k FROM t WHERE {where}", made).rows(store, Isolation.READ_COMMITTED))
+    assert ([("k",)] if passes else []) == rows
 
 
 STORED_WINDOWS = {pack(key, start): n for n, (key, start) in enumerate(product((b"x", b"xy"), (0, 5, 10)))}
@@ -171,6 +217,58 @@ class TestWhatIsRead:
         assert [(6,)] == list(plan("SELECT n FROM t WHERE a = 2", made).rows(store, Isolation.READ_COMMITTED))
         assert ["get", "all"] == store.asked
 
+    @pytest.mark.parametrize(
+        ("form", "key", "literal", "stored", "asked"),
+        [
+            ("delimited", "a", "-5", b'"-5"', ["get"]),
+            ("delimited", "k", "'_x'", b'"_x"', ["get"]),
+            ("delimited", "k", "'ünal'", '"ünal"'.encode(), ["get"]),
+            ("delimited", "k", "'#a'", b'"#a"', ["get"]),
+            ("delimited", "k", "' a'", b'" a"', ["get"]),
+            ("delimited", "k", "'a\nb'", b'"a\nb"', ["get"]),
+            ("delimited", "k", "''", b'""', ["get"]),
+            ("delimited", "f", "true", b"true", ["get"]),
+            ("delimited", "m", "-1.1", b'"-1.10"', ["get"]),
+            ("json", "k", "'a\x1f\x0bb'", b'"a\\u001F\\u000Bb"', ["get"]),
+            ("json", "f", "false", b"false", ["get"]),
+            ("json", "at", "1000.0", b"1000", ["get"]),
+            ("json", "b", "1e3", b"1000", ["get"]),
+            ("json", "m", "1.1", b"1.10", ["get"]),
+            ("json", "m", "11e-1", b"1.10", ["get"]),
+            ("json", "d", "1", b"1.0", ["all"]),
+            ("json", "d", "1.5", b"1.5", ["all"]),
+            ("json", "d", "10000000000", b"1.0E10", ["all"]),
+            ("delimited", "d", "10000000000", b"1.0E10", ["all"]),
+            ("kafka", "d", "0", pack_double(-0.0), ["get", "get"]),
+            ("kafka", "d", "0.1", pack_double(0.1), ["get"]),
+            ("kafka", "a", "-5", b"\xff\xff\xff\xfb", ["get"]),
+        ],
+    )
+    def test_a_key_is_found_under_the_bytes_that_the_engine_writes(
+        self, form: str, key: str, literal: str, stored: bytes, asked: list[str]
+    ) -> None:
+        made = table(key, properties=f"WITH (key_format='{form}')")
+        for where in (f"{key} = {literal}", f"{key} IN ({literal})"):
+            store = DictStore(made[1], {stored: 7})
+            pull = plan(f"SELECT n FROM t WHERE {where}", made)
+            assert [(7,)] == list(pull.rows(store, Isolation.READ_COMMITTED))
+            assert asked == store.asked
+
+    @pytest.mark.parametrize("where", ["a = 1.5", "a = 2147483648", "m = 1.001", "m = 100", "b = 1e300"])
+    def test_what_no_key_can_equal_is_not_looked_for(self, where: str) -> None:
+        made = table(where[0], properties="WITH (key_format='json')")
+        store = DictStore(made[1], {b"1": 1})
+        assert [] == list(plan(f"SELECT n FROM t WHERE {where}", made).rows(store, Isolation.READ_COMMITTED))
+        assert [] == store.asked
+
+    def test_more_keys_than_a_scan_takes_are_scanned(self) -> None:
+        made = table("a, b", properties="WITH (key_format='json')")
+        store = DictStore(made[1], {b'{"A":5,"B":7}': 1})
+        many = ", ".join(map(str, range(50)))
+        pull = plan(f"SELECT n FROM t WHERE a IN ({many}) AND b IN ({many})", made)
+        assert [(1,)] == list(pull.rows(store, Isolation.READ_COMMITTED))
+        assert ["all"] == store.asked
+
     def test_limit_and_aliases(self) -> None:
         pull = plan("SELECT x.k AS shop, n FROM t x LIMIT 1", STRINGS)
         assert ("SHOP", "N") == pull.names
@@ -194,6 +292,8 @@ class TestWhatIsRead:
         ("SELECT n FROM t WHERE k = 1", "cannot compare string with int"),
         ("SELECT n FROM t WHERE n = '1'", "cannot compare bigint with str"),
         ("SELECT n FROM t WHERE n > 1e999", "too large for a double"),
+        (f"SELECT n FROM t WHERE mean > 1{'0' * 400}", "too large for a double"),
+        ("SELECT n FROM t WHERE mean = true", "cannot compare double with bool"),
         ("SELECT n FROM t GROUP BY k", "a pull query has no GROUP BY"),
         ("SELECT y.n FROM t", "Y is not a source"),
     ],
