@@ -13,6 +13,7 @@ from ops.cli.options import Json
 from ops.cli.output import answer, say, table
 
 if TYPE_CHECKING:
+    from pipelines.metastore.backup import Turned
     from pipelines.metastore.rows import Applied, Aside
 
 _STATEMENT_SHOWN = 80
@@ -37,7 +38,9 @@ def register(app: typer.Typer) -> None:
     group.command(
         epilog="[bold]rollforward metastore restore metastore.backup[/]\n\n[bold]rollforward metastore restore --from-here[/]"
     )(restore)
-    group.command(epilog="[bold]rollforward metastore rebuild[/]")(rebuild)
+    group.command(
+        epilog="[bold]rollforward metastore rebuild[/]\n\n[bold]rollforward metastore rebuild --accept-loss[/]"
+    )(rebuild)
     app.add_typer(group, name="metastore")
 
 
@@ -156,32 +159,56 @@ def restore(
 ) -> None:
     """Replace the log: delete the command topic, make it again, and write the backup in one transaction.
 
-    Commands that are in the log and not in the backup are lost. Running pipelines go on.
+    Commands that are in the log and not in the backup are lost. Running pipelines go on if the backup has their deployment
+    and wants them to run; others end, and are named before you are asked. Another machine with a database of its own that
+    had applied more keeps that until `metastore rebuild --accept-loss` is run there.
     """
     from pipelines.metastore.embedded import metastore
 
     if (file is None) == (not from_here):
         raise typer.BadParameter("give a FILE, or --from-here")
-    if not yes and not typer.confirm("The command topic will be deleted and made again. Go on?", err=True):
-        raise typer.Exit(1)
     with metastore(settings_of_here()) as opened:
+        turned = None if file is None else opened.turned_by(file)
+        if turned is not None:
+            _warn(turned)
+        if not yes and not typer.confirm("The command topic will be deleted and made again. Go on?", err=True):
+            raise typer.Exit(1)
         if file is None:
             opened.restore_from_here()
         else:
             opened.restore_backup(file)
         position = opened.projection.position()
     if json:
-        answer({"sequence": position.head.sequence})
+        turns = {} if turned is None else {"ended": turned.ends, "to_run_again": list(turned.begins)}
+        answer({"sequence": position.head.sequence, **turns})
     else:
         say(f"The log is whole again, up to command {position.head.sequence - 1}. Servers pick it up by themselves.")
 
 
-def rebuild(json: Json = False) -> None:
+def _warn(turned: Turned) -> None:
+    """Beside the question, which is on stderr as well."""
+    for name, why in turned.ends.items():
+        typer.echo(f"Pipeline {name} will end: {why}.", err=True)
+    for name in turned.begins:
+        typer.echo(f"Pipeline {name} is to run again, by the backup: Dagster starts it.", err=True)
+
+
+def rebuild(
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Take a log that lacks commands applied here, as after a restore elsewhere. Pipelines that it does not "
+            "have, or does not want to run, end.",
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
     """Make this machine's database anew from the log. A log that lacks applied commands is refused."""
     from pipelines.metastore.embedded import metastore
 
     with metastore(settings_of_here()) as opened:
-        fault = opened.rebuild()
+        fault = opened.rebuild(accept_loss=accept_loss)
         if fault is not None:
             raise fault.error(opened.log.topic_name)
         sequence = opened.projection.position().head.sequence

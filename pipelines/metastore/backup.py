@@ -30,6 +30,7 @@ from pipelines.metastore.follower import Follower
 from pipelines.metastore.log import CommandLog
 from pipelines.metastore.projection import Projection
 from pipelines.metastore.replay import Replay
+from pipelines.metastore.validate import DESIRED, PIPELINE, RUNNING, Definitions
 from statestore.errors import DataCorrupted, FormatUnsupported, InvalidInput
 from statestore.failpoints import reach
 from statestore.kafka.reader import Record
@@ -47,13 +48,52 @@ class Backup:
     at_ms: int
     records: tuple[Record, ...]
 
-    @property
-    def fault(self) -> Fault | None:
-        """What is wrong with the log that was saved."""
+    def replayed(self) -> Replay:
+        """What the log that was saved says, and what is wrong with it."""
         replay = Replay(None)
         replay.feed(self.records)
         replay.finish(0)
-        return replay.fault
+        return replay
+
+    @property
+    def fault(self) -> Fault | None:
+        """What is wrong with the log that was saved."""
+        return self.replayed().fault
+
+
+@dataclass(frozen=True)
+class Turned:
+    """What a restored log does to pipelines: why each of those ends that are to run now, and which are to run that are not."""
+
+    ends: dict[str, str]
+    begins: tuple[str, ...]
+
+
+def turned(backup: Backup, now: Definitions) -> Turned:
+    """Compare what is to run `now` with what is to run by the backup."""
+    rows = [row for row in backup.replayed().definitions.values() if row is not None]
+    then = {(row.kind, row.name): orjson.loads(row.body) for row in rows if row.kind in (PIPELINE, DESIRED)}
+    before = {(kind, name): body for kind in (PIPELINE, DESIRED) for name, body in now.all(kind).items()}
+    wanted_then, wanted_now = _to_run(then), _to_run(before)
+    found = {name: _why_it_ends((PIPELINE, name), before, then, wanted=name in wanted_then) for name in wanted_now}
+    ends = {name: why for name, why in found.items() if why}
+    return Turned(ends, tuple(sorted(name for name in wanted_then if name not in wanted_now or name in ends)))
+
+
+def _to_run(bodies: dict[tuple[str, str], Any]) -> list[str]:
+    wanted = {name for kind, name in bodies if kind == DESIRED and bodies[kind, name].get("state") == RUNNING}
+    return sorted(name for kind, name in bodies if kind == PIPELINE and name in wanted)
+
+
+def _why_it_ends(
+    key: tuple[str, str], now: dict[tuple[str, str], Any], then: dict[tuple[str, str], Any], *, wanted: bool
+) -> str:
+    """As drivers see it, which look for their own deployment; empty if it goes on."""
+    if key not in then:
+        return "it is not in the backup"
+    if then[key].get("deployed_at") != now[key].get("deployed_at"):
+        return "the backup has an earlier deployment of it"
+    return "" if wanted else "it is stopped in the backup"
 
 
 def save(log: CommandLog, service: str, path: Path) -> Backup:
@@ -83,14 +123,19 @@ def load(path: Path) -> Backup:
 
 
 def restore_file(log: CommandLog, follower: Follower, backup: Backup, service: str) -> None:
-    """Make the log what the backup holds. Raises `InvalidInput` for another service's, `MetastoreDegraded` for a bad one."""
+    """Make the log what the backup holds. Raises as `require_restorable` does."""
+    require_restorable(log, backup, service)
+    _replace(log, follower, [(record.key, record.value) for record in backup.records])
+
+
+def require_restorable(log: CommandLog, backup: Backup, service: str) -> None:
+    """Raises `InvalidInput` for another service's backup, `MetastoreDegraded` for one of a bad log."""
     if backup.service != service:
         raise InvalidInput(
             "backup is of another service", found=backup.service, service=service, hint="set service, or take another"
         )
     if backup.fault is not None:
         raise backup.fault.error(log.topic_name)
-    _replace(log, follower, [(record.key, record.value) for record in backup.records])
 
 
 def restore_projection(log: CommandLog, follower: Follower, projection: Projection) -> None:

@@ -28,11 +28,13 @@ _RESTORE = (
     "restore the newest backup with `rollforward metastore restore FILE`, "
     "or write what this machine knows with `rollforward metastore restore --from-here`"
 )
+# Where the log may be as somebody wants it.
+_RESTORE_OR_TAKE = f"{_RESTORE}; where it was restored to that on purpose, `rollforward metastore rebuild --accept-loss` takes it as it is"
 _TEXTS = {
     Reason.MISSING: ("the command topic is gone", _RESTORE),
-    Reason.REPLACED: ("the command topic was made again with other commands", _RESTORE),
+    Reason.REPLACED: ("the command topic was made again with other commands", _RESTORE_OR_TAKE),
     Reason.TRUNCATED: ("the first commands are gone from the log, and no checkpoint replaces them", _RESTORE),
-    Reason.SHORTER: ("the log has lost commands at its end that are applied here", _RESTORE),
+    Reason.SHORTER: ("the log has lost commands at its end that are applied here", _RESTORE_OR_TAKE),
     Reason.BROKEN: ("a command does not follow the one before it: something is gone or was edited", _RESTORE),
     Reason.NEWER: (
         "the log has commands of a later program, which may change what statements mean",

@@ -53,21 +53,51 @@ def deploy(
 
 
 def want(pipeline: str, desired: str, settings: Settings, registry: Registry) -> bool:
-    """Make the pipeline run or stop; False, and nothing is written, if the log's last word was the same."""
-    refresh(settings)
-    if registry.pipeline(pipeline).desired == desired:
+    """Make the pipeline run or stop; False, and nothing is written, if the log's last word was the same.
+
+    Raises `MetastoreDegraded` where the log cannot be trusted, and `Unavailable` where it cannot be asked.
+    """
+    if _is_current(settings) and registry.pipeline(pipeline).desired == desired:
         return False
     statement = start_pipeline(pipeline) if desired == RUNNING else stop_pipeline(pipeline)
     return execute(statement, settings).changed
 
 
+def _is_current(settings: Settings) -> bool:
+    """Whether the projection has what the log says: not where Kafka does not answer soon, which a statement waits for."""
+    try:
+        require_current(_quick(settings))
+    except Unavailable:
+        return False
+    return True
+
+
+def require_current(settings: Settings) -> None:
+    """Bring the projection up to the log, before something that it allows is destroyed or written anew.
+
+    Without Kafka configured nothing can be. Raises `MetastoreDegraded`, `Unavailable`.
+    """
+    if not settings.bootstrap_servers:
+        return
+    with metastore(settings) as opened:
+        fault = opened.refresh()
+        if fault is not None:
+            raise fault.error(opened.log.topic_name)
+
+
+def _quick(settings: Settings) -> Settings:
+    return settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
+
+
 def refresh(settings: Settings) -> Fault | None:
-    """Bring the projection up to the log, if Kafka is configured and answers soon; gives why the log is not trusted."""
+    """Bring the projection up to the log, if Kafka is configured and answers soon; gives why the log is not trusted.
+
+    For looking. What destroys something asks `require_current`.
+    """
     if not settings.bootstrap_servers:
         return None
-    quick = settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
     try:
-        with metastore(quick) as opened:
+        with metastore(_quick(settings)) as opened:
             return opened.refresh()
     except Unavailable as error:
         log.warning("metastore is read as it was last seen", error=str(error))

@@ -40,7 +40,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from pipelines.database import open_database, prepare, unavailable
 from pipelines.deploy import KafkaWorld
 from pipelines.metastore import backup
-from pipelines.metastore.backup import Backup
+from pipelines.metastore.backup import Backup, Turned
 from pipelines.metastore.checkpoint import checkpoint_values
 from pipelines.metastore.command import CHECKPOINT, Command, Head, Unreadable, decode, encode
 from pipelines.metastore.decide import decide
@@ -349,6 +349,14 @@ class Metastore:
         """Save the log to a file, whatever state it is in. Raises `MetastoreDegraded` if there is none."""
         return backup.save(self.log, self.service, path)
 
+    def turned_by(self, path: Path) -> Turned:
+        """What `restore_backup` would do to pipelines, by what is known here. Raises as it does, and changes no log."""
+        found = backup.load(path)
+        backup.require_restorable(self.log, found, self.service)
+        self.refresh()
+        with self.projection.snapshot() as snapshot:
+            return backup.turned(found, snapshot)
+
     def restore_backup(self, path: Path) -> None:
         """Replace the log by that of the file, and the projection with it."""
         found = backup.load(path)
@@ -360,12 +368,12 @@ class Metastore:
         with self._turn():
             backup.restore_projection(self.log, self._follower, self.projection)
 
-    def rebuild(self) -> Fault | None:
-        """Replace the projection by what the log says; a log that lacks applied commands is refused."""
+    def rebuild(self, *, accept_loss: bool = False) -> Fault | None:
+        """Replace the projection by what the log says. One that lacks applied commands is refused, or taken with `accept_loss`."""
         topic = self.log.topic()
         if topic is None:
             return Fault(Reason.MISSING)
-        return self._follower.rebuild(topic, *self.log.settled())
+        return self._follower.rebuild(topic, *self.log.settled(), accept_loss=accept_loss)
 
     def checkpoint(self, key: str | None = None) -> Outcome:
         """Write a checkpoint of everything and delete the commands before it. Raises as `execute` does."""

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from infra.stack import Stack
+from ops.past import require_stopped
+from pipelines.metastore.backup import Turned
 from pipelines.metastore.checkpoint import checkpoint_values
 from pipelines.metastore.degraded import MetastoreDegraded, Reason
+from pipelines.metastore.embedded import want
 from pipelines.metastore.service import Metastore
 from pipelines.metastore.statement import start_pipeline, stop_pipeline
+from pipelines.registry import STOPPED, Registry
 from pipelines.settings import Settings
 from statestore.errors import DataCorrupted, InvalidInput, Unavailable
 from statestore.kafka.admin import Admin
@@ -160,6 +164,43 @@ def test_other_servers_follow_a_checkpoint_and_a_restore(opened: Open, tmp_path:
     assert (here.execute(stop_pipeline(unique)).sequence or 0) > 0
     assert behind.refresh() is None
     assert here.projection.rows() == behind.projection.rows()
+
+
+def test_a_machine_that_had_applied_more_takes_a_restored_log_when_it_is_told_to(
+    opened: Open, tmp_path: Path, unique: str
+) -> None:
+    here = known(opened, unique)
+    saved = tmp_path / "saved"
+    here.backup(saved)
+    here.execute(start_pipeline(unique))
+    ahead = opened(f"sqlite:///{tmp_path / 'ahead.db'}")
+    ahead.restore()
+    assert Turned({unique: "it is stopped in the backup"}, ()) == here.turned_by(saved)
+    here.restore_backup(saved)
+    fault = ahead.refresh()
+    assert fault is not None and Reason.SHORTER == fault.reason
+    assert fault == ahead.rebuild()
+    assert "rollforward metastore rebuild --accept-loss" in fault.hint
+    assert ahead.rebuild(accept_loss=True) is None
+    assert ahead.refresh() is None
+    assert here.projection.rows() == ahead.projection.rows()
+    assert ahead.execute(start_pipeline(unique)).changed
+    assert here.refresh() is None
+
+
+def test_what_destroys_something_does_not_begin_on_a_damaged_log(opened: Open, service: Settings, unique: str) -> None:
+    known(opened, unique)
+    registry = Registry(service.metastore)
+    assert STOPPED == registry.pipeline(unique).desired
+    require_stopped(service, registry, unique)
+    delete_topic(opened())
+    for refused in (
+        lambda: require_stopped(service, registry, unique),
+        lambda: want(unique, STOPPED, service, registry),
+    ):
+        with pytest.raises(MetastoreDegraded, match="the command topic is gone"):
+            refused()
+    registry.close()
 
 
 def test_a_restored_log_is_taken_by_whoever_saw_it_empty(opened: Open, tmp_path: Path, unique: str) -> None:

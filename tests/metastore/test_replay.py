@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.database import open_database
+from pipelines.metastore.backup import Backup, Turned, turned
 from pipelines.metastore.checkpoint import checkpoint_values
 from pipelines.metastore.command import Head, Newer, Unreadable, decode, drop, encode, hash_of, put
-from pipelines.metastore.degraded import Reason
+from pipelines.metastore.degraded import Fault, Reason
 from pipelines.metastore.projection import Projection
 from pipelines.metastore.replay import Replay
 from pipelines.metastore.rows import Rows
@@ -207,6 +208,53 @@ def test_a_log_that_lacks_applied_commands_replaces_nothing(url: str) -> None:
         assert before == projection.rows()
     assert projection.rebuild(records[:1], topic_id="u", start=0, end=9, accept_loss=True) is None
     assert ["x"] == [row.name for row in projection.rows().definitions]
+
+
+def test_a_refused_log_names_the_way_to_take_it_all_the_same() -> None:
+    for reason in (Reason.SHORTER, Reason.REPLACED):
+        assert "rollforward metastore rebuild --accept-loss" in Fault(reason).hint
+
+
+def deploying(name: str, deployed_at: float, state: str) -> object:
+    return lambda head: command(
+        head, put("pipeline", name, {"deployed_at": deployed_at}), put("desired", name, {"state": state})
+    )
+
+
+def desiring(name: str, state: str) -> object:
+    return putting("desired", name, {"state": state})
+
+
+def test_what_a_restore_ends_and_begins_is_known_before() -> None:
+    saved = [
+        deploying("stays", 1, "running"),
+        deploying("idle", 1, "stopped"),
+        deploying("started", 1, "stopped"),
+        deploying("stopped", 1, "running"),
+        deploying("dropped", 1, "running"),
+        deploying("again", 1, "running"),
+    ]
+    since = [
+        desiring("started", "running"),
+        desiring("stopped", "stopped"),
+        lambda head: command(head, drop("pipeline", "dropped"), drop("desired", "dropped")),
+        deploying("again", 2, "running"),
+        deploying("new", 2, "running"),
+        deploying("new_idle", 2, "stopped"),
+    ]
+    engine = open_database("sqlite://")
+    projection = Projection(engine, "s")
+    assert projected(projection, log(*saved, *since)) is None
+    with projection.snapshot() as snapshot:
+        found = turned(Backup("s", "t", 0, tuple(log(*saved))), snapshot)
+        assert Turned({}, ()) == turned(Backup("s", "t", 0, tuple(log(*saved, *since))), snapshot)
+    ends = {
+        "again": "the backup has an earlier deployment of it",
+        "new": "it is not in the backup",
+        "started": "it is stopped in the backup",
+    }
+    assert ends == found.ends
+    assert ("again", "dropped", "stopped") == found.begins
 
 
 def test_a_database_serves_one_service(url: str) -> None:
