@@ -13,6 +13,7 @@ from pipelines.plan import Query, query_from_json, query_to_json
 from pipelines.registry import PipelineDefinition
 from pipelines.resolve import MAX_BYTES, record_size, resolved, result_settings
 from pipelines.settings import Settings
+from statestore.changelog_topic import EVENT_TIMES, compacted
 from statestore.config import StoreSpec, TaskSpec
 from statestore.errors import InvalidConfig, InvalidInput, Unrecoverable
 from statestore.kafka.admin import Admin
@@ -24,8 +25,8 @@ BATCHES_SETTINGS = {
     "segment.ms": "600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
-CHANGELOG_SETTINGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
-DEAD_LETTER_SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+CHANGELOG_SETTINGS = compacted()
+DEAD_LETTER_SETTINGS = {**EVENT_TIMES, "cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,7 @@ class KafkaWorld:
         if partitions is None:
             hint = "create it, or give PARTITIONS and it is created"
             raise InvalidConfig("topic does not exist", topic=topic, hint=hint)
-        settings = {"message.timestamp.type": "CreateTime"}
-        self._admin.create(topic, partitions=partitions, settings=settings, replication=self._replication)
+        self._admin.create(topic, partitions=partitions, settings=EVENT_TIMES, replication=self._replication)
 
     def topic_id(self, topic: str) -> str:
         """The topic's id, empty if there is no such topic."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipelines.plan import Query
+from statestore.changelog_topic import EVENT_TIMES
 from statestore.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def result_settings(query: Query, admin: Admin) -> dict[str, str]:
 
     A windowed table does both, since its keys never end, and keeps a window at least as long as its store does.
     """
-    settings = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+    settings = {**EVENT_TIMES, "cleanup.policy": "compact"}
     is_table = not query.stateless or query.changelog
     if is_table and query.window is None and not query.keeps_window:
         return settings

@@ -18,7 +18,9 @@ from collections.abc import Mapping
 from statestore.windows import MAX_TIME_MS
 
 ADDITIONAL_RETENTION_MS = 24 * 60 * 60 * 1000
-_ALWAYS = {"message.timestamp.type": "CreateTime"}
+# Of every topic whose records have event times. Kafka refuses what is more than an hour ahead of its clock by default:
+# one record with such a time in a column of its value could not be written, and would stop its task for good.
+EVENT_TIMES = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(MAX_TIME_MS)}
 
 
 def changelog_topic(application: str, store: str) -> str:
@@ -28,7 +30,7 @@ def changelog_topic(application: str, store: str) -> str:
 
 def compacted() -> dict[str, str]:
     """For stores that keep the newest value of a key."""
-    return {**_ALWAYS, "cleanup.policy": "compact"}
+    return {**EVENT_TIMES, "cleanup.policy": "compact"}
 
 
 def windowed(
@@ -36,13 +38,13 @@ def windowed(
 ) -> dict[str, str]:
     """For window and session stores."""
     policy = "delete" if retain_duplicates else "compact,delete"
-    return {**_ALWAYS, "cleanup.policy": policy, "retention.ms": _sum(retention_ms, additional_retention_ms)}
+    return {**EVENT_TIMES, "cleanup.policy": policy, "retention.ms": _sum(retention_ms, additional_retention_ms)}
 
 
 def versioned(history_retention_ms: int, *, additional_retention_ms: int = ADDITIONAL_RETENTION_MS) -> dict[str, str]:
     """For versioned stores: old versions of a key must stay readable for the length of the history."""
     lag = _sum(history_retention_ms, additional_retention_ms)
-    return {**_ALWAYS, "cleanup.policy": "compact", "min.compaction.lag.ms": lag}
+    return {**EVENT_TIMES, "cleanup.policy": "compact", "min.compaction.lag.ms": lag}
 
 
 def _sum(retention_ms: int, additional_ms: int) -> str:

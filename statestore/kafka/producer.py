@@ -37,8 +37,11 @@ _NOT_A_MEMBER = {
 
 # The client's own limit is a megabyte, less than brokers take: how large a record may be is the topic's to say.
 _MESSAGE_BYTES = 1_000_000_000
+# What a transaction does by itself: a record that is refused is an error of all, and not told to nobody; none is given up.
+_NOTHING_LEFT_OUT = {"enable.idempotence": True, "enable.gapless.guarantee": True, "message.timeout.ms": 0}
 _HINTS = {
-    ck.KafkaError.MSG_SIZE_TOO_LARGE: "set a larger max.message.bytes of the topic, or a smaller batch.size under [kafka], and start again"
+    ck.KafkaError.INVALID_TIMESTAMP: "a record's time is far from the broker's: set message.timestamp.after.max.ms (or before.max.ms) of its topic to 9223372036854775807, or correct the column that times come from",
+    ck.KafkaError.MSG_SIZE_TOO_LARGE: "set a larger max.message.bytes of the topic, or a smaller batch.size under [kafka], and start again",
 }
 
 
@@ -67,7 +70,8 @@ class ProducerFenced(ProducerFatal):
 class TransactionalProducer:
     """One `transactional.id`. `init` fences every older producer of the same id and aborts its open transaction.
 
-    With `transactions` off it only queues and delivers, without fencing and without atomicity: for comparison.
+    With `transactions` off it only queues and delivers, without fencing and without atomicity. A record that Kafka refuses
+    ends it: `flush` raises `ProducerFatal`.
     """
 
     def __init__(self, config: KafkaConfig, transactional_id: str, *, transactions: bool = True) -> None:
@@ -76,6 +80,7 @@ class TransactionalProducer:
         self._config = config
         # The client calls back into what does not lead to it: in a cycle it would outlive its last use, with its threads.
         self._errors: deque[ck.KafkaError] = deque(maxlen=1)
+        self._refused: deque[ck.KafkaError] = deque(maxlen=1)
         self._begun = False
         self._members: dict[str, object] = {}
         self._client: ck.Producer | None = ck.Producer(
@@ -90,7 +95,7 @@ class TransactionalProducer:
                         "transaction.timeout.ms": config.transaction_timeout_ms,
                     }
                     if transactions
-                    else {"enable.idempotence": True}
+                    else _NOTHING_LEFT_OUT
                 ),
                 "acks": "all",
                 "partitioner": "murmur2_random",
@@ -122,6 +127,8 @@ class TransactionalProducer:
             except ck.KafkaException as raised:
                 error: ck.KafkaError = raised.args[0]
                 if error.fatal():
+                    # The client tells it once.
+                    self._refused.append(error)
                     kind = ProducerFenced if error.code() in _FENCED else ProducerFatal
                     raise kind(
                         f"producer is unusable: {what}", error=error.str(), transactional_id=self.transactional_id
@@ -175,10 +182,13 @@ class TransactionalProducer:
             extra["timestamp"] = sent_time_ms(timestamp_ms)
         if headers:
             extra["headers"] = headers
-        if on_offset is not None:
+        if on_offset is not None or not self._transactions:
+            refused = self._refused
 
             def delivered(error: ck.KafkaError | None, message: ck.Message) -> None:
-                if error is None:
+                if error is not None:
+                    refused.append(error)
+                elif on_offset is not None:
                     on_offset(message.offset())  # type: ignore[arg-type]
 
             extra["on_delivery"] = delivered
@@ -187,12 +197,18 @@ class TransactionalProducer:
                 self._producer.produce(topic, value=value, key=key, **extra)
                 return
             except BufferError:
-                self._producer.poll(0.5)
+                self._await_room()
             except ck.KafkaException as raised:
                 if self._transactions and raised.args[0].code() == ck.KafkaError._STATE:
                     # It has failed of a record before this one. Its commit cannot succeed, and tells why.
                     self.commit()
                 self._bounded("produce", _raising(raised))
+
+    def _await_room(self) -> None:
+        try:
+            self._producer.poll(0.5)
+        except ck.KafkaException as raised:
+            self._bounded("produce", _raising(raised))
 
     def produce_many(self, topic: str, records: pa.RecordBatch, *, partition: int = -1, skip: int = 0) -> None:
         """Queue records of `columns.RECORDS` in their order, without the first `skip` bytes of each value."""
@@ -204,12 +220,18 @@ class TransactionalProducer:
             self.produce(topic, key=key, value=value, partition=partition, timestamp_ms=time_ms)
 
     def flush(self) -> None:
-        """Wait until every queued record has been delivered or has failed; a failure surfaces at `commit`."""
+        """Wait until every queued record has been delivered or has failed.
+
+        A failure surfaces at `commit`; without transactions it is raised here.
+        """
         deadline = time.monotonic() + self._config.request_timeout_s
         while remaining := self._flush_some():
             if time.monotonic() >= deadline:
                 last = str(self._errors[-1]) if self._errors else "time-out"
                 raise unavailable("delivery of records", last, self._config, undelivered=remaining)
+        if self._refused and not self._transactions:
+            error = self._refused[-1]
+            raise ProducerFatal("a record was not delivered", error=error.str(), hint=_HINTS.get(error.code(), ""))
 
     def _flush_some(self) -> int:
         """Wait up to a second; gives how many records are still on their way."""

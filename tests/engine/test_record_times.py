@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +11,26 @@ import confluent_kafka as ck
 import pyarrow as pa
 import pytest
 
+from pipelines import names
 from pipelines.engine import projection
 from pipelines.engine.exchange import staged_rows
 from pipelines.engine.merge import MERGED
 from pipelines.engine.statecodec import StateCodec, record_times
+from pipelines.settings import Settings
 from statestore.store import Isolation
-from tests.support.feed import read_topic
+from tests.support.feed import create_topic, read_topic
+from tests.support.pipeline import PipelineUnderTest
+from tests.support.present import present
 from tests.support.task import PLAN, TaskWorld
 
 CODEC = StateCodec([pa.int64()])
+SALES = """
+CREATE STREAM sales (shop VARCHAR KEY, price BIGINT, at BIGINT)
+  WITH (kafka_topic='{topic}', value_format='json', timestamp='at');
+CREATE TABLE totals AS SELECT shop, SUM(price) AS total FROM sales GROUP BY shop EMIT CHANGES;
+CREATE STREAM dear AS SELECT shop, price FROM sales WHERE price > 1 EMIT CHANGES;
+"""
+IN_2100_MS = 4_102_444_800_000
 
 
 def rows(times: list[int]) -> pa.RecordBatch:
@@ -58,6 +70,27 @@ def test_a_store_built_from_its_changelog_has_the_times_that_were_written(world:
     results = read_topic(kafka, world.spec.output_topic)
     assert [1, 5, 1] == times == [message.timestamp()[1] for message in results if message.value() == b"{}"]
     assert all(message.timestamp()[0] == ck.TIMESTAMP_CREATE_TIME for message in results)
+
+
+@pytest.mark.timeout(300)
+def test_a_time_of_a_column_that_is_far_ahead_stops_nothing(settings: Settings, kafka: str, unique: str) -> None:
+    """A broker refuses it as the time of a record, unless the topic is told otherwise."""
+    create_topic(kafka, unique, partitions=1)
+    producer = ck.Producer({"bootstrap.servers": kafka})
+    for price, at in ((1, 5), (2, IN_2100_MS), (3, 7)):
+        producer.produce(unique, json.dumps({"price": price, "at": at}), "s", 0)
+    assert producer.flush(60) == 0
+    pipeline = PipelineUnderTest(settings, unique, SALES.format(topic=unique))
+    try:
+        assert pipeline.run_until_end() == 0, pipeline.tail()
+        (total,) = [json.loads(present(message.value())) for message in read_topic(kafka, f"{unique}-totals")]
+        assert {"TOTAL": 6} == total
+        times = [message.timestamp()[1] for message in read_topic(kafka, f"{unique}-dear")]
+        assert [IN_2100_MS, 7] == times
+        for topic in (f"{unique}-totals", names.changelog_topic(unique, "totals")):
+            assert [IN_2100_MS] == [message.timestamp()[1] for message in read_topic(kafka, topic)]
+    finally:
+        pipeline.close()
 
 
 def test_results_without_a_state_have_such_times_too() -> None:

@@ -7,7 +7,7 @@ import pytest
 from statestore import changelog_topic as topics
 from statestore.windows import MAX_TIME_MS
 
-CREATE_TIME = {"message.timestamp.type": "CreateTime"}
+CREATE_TIME = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(MAX_TIME_MS)}
 
 
 def test_the_name_joins_application_and_store() -> None:

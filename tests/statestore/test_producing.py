@@ -14,7 +14,7 @@ from statestore.errors import InvariantBroken, RollforwardError
 from statestore.kafka import messages
 from statestore.kafka.admin import Admin
 from statestore.kafka.librdkafka import queue
-from statestore.kafka.producer import ProducerFenced, TransactionAborted, TransactionalProducer
+from statestore.kafka.producer import ProducerFatal, ProducerFenced, TransactionAborted, TransactionalProducer
 from tests.support.transactions import await_ended
 
 FIRST_MS = 1_700_000_000_000
@@ -143,6 +143,32 @@ def test_a_topic_that_takes_less_than_a_batch_is_told_and_takes_smaller_ones(kaf
     sending.commit()
     sending.close()
     assert records == all_of(kafka, topic)[1]
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_without_transactions_a_record_that_is_refused_is_not_lost_in_silence(
+    kafka: str, topic: str, many: bool
+) -> None:
+    Admin(KafkaConfig(kafka)).configure(topic, {"max.message.bytes": "1000"})
+    sending = TransactionalProducer(KafkaConfig(kafka), f"id-{topic}", transactions=False)
+    value = np.random.default_rng(1).bytes(5_000)
+    if many:
+        sending.produce_many(topic, records_of([(b"k", value, FIRST_MS)]), partition=1)
+    else:
+        sending.produce(topic, key=b"k", value=value, partition=1)
+    with pytest.raises(ProducerFatal, match="size too large"):
+        sending.flush()
+    with pytest.raises(ProducerFatal):
+        sending.send_offsets(topic, {(topic, 0): 1})
+    sending.close()
+
+
+def test_without_transactions_a_topic_that_is_gone_is_told(kafka: str, topic: str) -> None:
+    sending = TransactionalProducer(KafkaConfig(kafka), f"id-{topic}", transactions=False)
+    sending.produce(f"{topic}-none", key=b"k", value=b"v", partition=0)
+    with pytest.raises(ProducerFatal, match="not delivered"):
+        sending.flush()
+    sending.close()
 
 
 def test_a_fenced_producer_says_so(kafka: str, topic: str) -> None:
