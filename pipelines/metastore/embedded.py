@@ -57,19 +57,23 @@ def want(pipeline: str, desired: str, settings: Settings, registry: Registry) ->
 
     Raises `MetastoreDegraded` where the log cannot be trusted, and `Unavailable` where it cannot be asked.
     """
-    if _is_current(settings) and registry.pipeline(pipeline).desired == desired:
+    away = _why_away(settings)
+    if registry.pipeline(pipeline).desired == desired:
+        if away is not None:
+            # It may be another by now. Who only makes sure, as `down` of many, is not kept for as long as a statement.
+            raise away
         return False
     statement = start_pipeline(pipeline) if desired == RUNNING else stop_pipeline(pipeline)
     return execute(statement, settings).changed
 
 
-def _is_current(settings: Settings) -> bool:
-    """Whether the projection has what the log says: not where Kafka does not answer soon, which a statement waits for."""
+def _why_away(settings: Settings) -> Unavailable | None:
+    """None when the projection has what the log says, else why it could not be read soon: a statement waits for longer."""
     try:
         require_current(_quick(settings))
-    except Unavailable:
-        return False
-    return True
+    except Unavailable as error:
+        return error
+    return None
 
 
 def require_current(settings: Settings) -> None:
