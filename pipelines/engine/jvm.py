@@ -124,6 +124,9 @@ def _options(settings: Settings, work: Path) -> dict[str, str]:
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.host": settings.spark_driver_host,
         "spark.driver.bindAddress": settings.spark_driver_host,
+        # A full collection of what little lives, a tenth of a second. The first takes memory of its own, and with half an
+        # hour between them, as by default, the process was as large as it gets after hours only.
+        "spark.cleaner.periodicGC.interval": "5min",
         "spark.ui.enabled": str(settings.spark_ui).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",

@@ -99,6 +99,32 @@ def test_a_store_server_gives_memory_back_again_and_again(tmp_path: Path, monkey
         given.get(timeout=10)
 
 
+MAPPED = """
+import ctypes
+from statestore import allocator
+
+allocator.give_back_often()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+
+class Mallinfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+
+
+libc.mallinfo2.restype = Mallinfo
+libc.free(libc.malloc(16 << 20))
+before = libc.mallinfo2().hblks
+libc.malloc(1 << 20)
+print(libc.mallinfo2().hblks - before)
+"""
+
+
+def test_a_piece_of_a_memtable_is_mapped_for_itself_whatever_was_freed_before() -> None:
+    done = subprocess.run([sys.executable, "-c", MAPPED], capture_output=True, text=True, check=True, timeout=60)
+    assert "1" == done.stdout.strip()
+
+
 def test_without_snapshots_a_task_remembers_no_batches_for_them(world: TaskWorld) -> None:
     before = len(world.running.steps.since_last())
     for batch in range(3):
