@@ -3,7 +3,8 @@
 Owns `<home>/dagster` (DAGSTER_HOME): `dagster.yaml`, copied from the project at each start, and whatever Dagster keeps
 there; the port is kept in `ports.json`, so that links and bookmarks stay good. Two processes start faster than `dagster
 dev`, need 100 MB less, and end on SIGTERM. They are started as modules of the running interpreter, so they see its
-packages. Both may be killed at any time; Dagster's storage is its own.
+packages; the webserver behind a gate that keeps other sites' pages out (`infra.webserver`). Both may be killed at any
+time; Dagster's storage is its own.
 
 Before the first start, and before the first one with another version of Dagster or another dagster.yaml, a third process
 makes or migrates the storage alone and names both in the file `storage`: two that make it at once can mark it with two revisions, which
@@ -219,7 +220,7 @@ class Dagster:
         if name == STORAGE:
             words = ("/bin/sh", "-c", MAKE_STORAGE, sys.executable, self._storage())
         elif name == WEBSERVER:
-            words = (sys.executable, "-m", "dagster_webserver", "-m", module, "-h", ports.HOST, "-p", str(self.port))
+            words = (sys.executable, "-m", "infra.webserver", "-m", module, "-h", ports.HOST, "-p", str(self.port))
         else:
             words = (sys.executable, "-m", "dagster._daemon", "run", "-m", module)
         inherited = {
