@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
@@ -39,6 +39,8 @@ STOPPING = "stopping"
 _LIVING = (*_UP, STOPPING)
 # How long `start` waits for a driver that is stopping. Whoever stops it has a time limit of his own.
 _STOPPING_S = 60.0
+# How long whoever ends a driver that is being started waits for its row.
+_LAUNCH_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -76,22 +78,51 @@ def is_elsewhere(driver: DriverRow) -> bool:
     return driver.host != socket.gethostname() and not runs(driver.pid, driver.process_started)
 
 
+def is_running(settings: Settings, registry: Registry, name: str) -> bool:
+    """Whether a driver of the pipeline lives, or is being started, which has no row yet."""
+    # In this order: who has started one has seen its row before he lets go of the lock.
+    if is_launching(settings, name):
+        return True
+    driver = registry.driver(name)
+    return driver is not None and is_alive(driver)
+
+
+def is_of(driver: DriverRow, deployed_at: float) -> bool:
+    """Whether the driver may be one of the deployment, and not of an earlier pipeline of its name. Clocks differ."""
+    return driver.started_at >= deployed_at - _CLOCKS_S
+
+
 def status(registry: Registry, name: str) -> PipelineStatus:
     """Desired and observed state of one pipeline."""
     row = registry.pipeline(name)
-    return _status(name, row.desired, registry.driver(name), registry.newest_batches(name), registry.records(name))
+    driver = _counting(registry.driver(name), row.deployed_at)
+    return _status(name, row.desired, driver, registry.newest_batches(name), registry.records(name))
 
 
-def statuses(registry: Registry) -> dict[str, tuple[PipelineStatus, DriverRow | None]]:
-    """Every deployed pipeline's state, with its newest driver, in a few questions to the database."""
+def statuses(
+    registry: Registry, deployed_at: Mapping[str, float]
+) -> dict[str, tuple[PipelineStatus, DriverRow | None]]:
+    """Every deployed pipeline's state, with its newest driver, in a few questions to the database.
+
+    `deployed_at` says when those that are asked for were deployed, in seconds since the epoch.
+    """
     drivers, records = registry.drivers(), registry.all_records()
     newest: dict[str, list[BatchRow]] = defaultdict(list)
     for batch in registry.newest_batches():
         newest[batch.pipeline].append(batch)
-    return {
-        name: (_status(name, desired, drivers.get(name), newest[name], records.get(name, 0)), drivers.get(name))
-        for name, desired in registry.desires().items()
-    }
+    found: dict[str, tuple[PipelineStatus, DriverRow | None]] = {}
+    for name, desired in registry.desires().items():
+        if name in deployed_at:
+            driver = _counting(drivers.get(name), deployed_at[name])
+            found[name] = _status(name, desired, driver, newest[name], records.get(name, 0)), driver
+    return found
+
+
+def _counting(driver: DriverRow | None, deployed_at: float) -> DriverRow | None:
+    """The driver, unless it is a dead one of an earlier pipeline of the name: what that ended of says nothing of this one."""
+    if driver is None or is_of(driver, deployed_at) or is_alive(driver):
+        return driver
+    return None
 
 
 def _status(
@@ -142,6 +173,27 @@ def _why_recover(desired: str, driver: DriverRow | None, alive: bool, age: float
         where = f" on {driver.host}" if elsewhere else ""
         return f"driver {driver.pid}{where} has not been heard of for {age:.0f} s"
     return ""
+
+
+@contextmanager
+def lent(settings: Settings, name: str) -> Iterator[Callable[[], bool]]:
+    """Marks within that the pipeline is desired to run for as long as this process wants it; gives whether it still is so.
+
+    Somebody of the same home who starts it meanwhile takes the mark away, and with it what was lent: see `keep`.
+    """
+    mark = settings.home / "locks" / f"{name}.lent-{os.getpid()}"
+    mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    mark.touch()
+    try:
+        yield mark.exists
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def keep(settings: Settings, name: str) -> None:
+    """What runs in the foreground for now (`lent`) stays desired to run behind that."""
+    for mark in (settings.home / "locks").glob(f"{name}.lent-*"):
+        mark.unlink(missing_ok=True)
 
 
 def driver_log(settings: Settings, name: str) -> Path:
@@ -201,6 +253,7 @@ def launch(
         environment.pop(MARK, None)
         log = driver_log(settings, name)
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        earlier = registry.driver(name)
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "pipelines.driver", name],
@@ -210,7 +263,7 @@ def launch(
                 env=environment,
                 start_new_session=True,
             )
-        return _await_running(registry, name, process, log, timeout_s, on_progress)
+        return _await_running(registry, name, process, earlier, log, timeout_s, on_progress)
 
 
 def _running(registry: Registry, name: str, on_progress: Progress) -> int | None:
@@ -227,8 +280,8 @@ def _running(registry: Registry, name: str, on_progress: Progress) -> int | None
             hint=f"`rollforward stop {name}` ends it there; one that is dead counts for {HEARTBEAT_STALE_S:.0f} s",
         )
     seen = status(registry, name)
-    # A deployment never changes: it is dropped and made anew, and a driver of before may not have noticed. Clocks differ.
-    if is_up(seen) and driver.started_at >= row.deployed_at - _CLOCKS_S:
+    # A deployment never changes: it is dropped and made anew, and a driver of before may not have noticed.
+    if is_up(seen) and is_of(driver, row.deployed_at):
         return driver.pid
     if driver.state == STOPPING and not seen.needs_recovery:
         on_progress("driver", f"waiting for driver {driver.pid} to stop")
@@ -245,19 +298,28 @@ def _await_gone(pid: int, timeout_s: float) -> None:
 
 
 def _await_running(
-    registry: Registry, name: str, process: subprocess.Popen[bytes], log: Path, timeout_s: float, on_progress: Progress
+    registry: Registry,
+    name: str,
+    process: subprocess.Popen[bytes],
+    earlier: DriverRow | None,
+    log: Path,
+    timeout_s: float,
+    on_progress: Progress,
 ) -> int:
+    """The pid once the driver runs. In a container the `earlier` one may have had the same, whose row says nothing of it."""
+    before = None if earlier is None else earlier.started_at
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         driver = registry.driver(name)
-        ours = driver is not None and driver.pid == process.pid and not is_elsewhere(driver)
-        if driver is not None and ours:
+        if driver is not None and (driver.pid != process.pid or driver.started_at == before or is_elsewhere(driver)):
+            driver = None
+        if driver is not None:
             on_progress("driver", driver_text(driver))
             if driver.state == "running":
                 return process.pid
         code = process.poll()
         if code is not None:
-            reason = driver.error if driver is not None and ours else ""
+            reason = "" if driver is None else driver.error
             raise Unavailable(
                 "driver did not start", pipeline=name, exit_code=code, error=reason or _tail(log), log=log
             )
@@ -296,6 +358,7 @@ def start(
 ) -> int:
     """Make `running` the desired state and launch the driver; gives its pid once it runs. Raises as `launch` does."""
     want(name, RUNNING, settings, registry)
+    keep(settings, name)
     return launch(settings, registry, name, accept_loss=accept_loss, on_progress=on_progress)
 
 
@@ -306,7 +369,26 @@ def stop(settings: Settings, registry: Registry, name: str, *, timeout_s: float 
     batch rolls back and runs again at the next start. One on another machine ends by itself; raises as `end_driver` does.
     """
     want(name, STOPPED, settings, registry)
-    return end_driver(registry, name, timeout_s=timeout_s)
+    return end_running(settings, registry, name, timeout_s=timeout_s)
+
+
+def end_running(settings: Settings, registry: Registry, name: str, *, timeout_s: float = 60.0) -> bool:
+    """As `end_driver`, and so for a driver that is being started: before it has a row nobody could end it.
+
+    Somebody else may have begun to start it, as Dagster in a loop of crashes. A pipeline that is to run is not waited for:
+    another one may want it by now. Raises `Unavailable` also if it has neither come up nor ended after a minute.
+    """
+    ended, deadline = False, time.monotonic() + _LAUNCH_S
+    while True:
+        # In this order: who has started one has seen its row before he lets go of the lock.
+        launching = is_launching(settings, name)
+        ended = end_driver(registry, name, timeout_s=timeout_s) or ended
+        if not launching or _is_desired(registry, name):
+            return ended
+        if time.monotonic() >= deadline:
+            hint = "it ends when it comes up and finds that it is not to run; ask again"
+            raise Unavailable("driver is still being started", pipeline=name, seconds=_LAUNCH_S, hint=hint)
+        time.sleep(_LOOK_S)
 
 
 def end_driver(registry: Registry, name: str, *, timeout_s: float = 60.0) -> bool:
@@ -345,8 +427,7 @@ def end_drivers_of(home: Path, *, timeout_s: float = 60.0) -> list[str]:
 
 def _await_end(registry: Registry, driver: DriverRow, timeout_s: float) -> None:
     where = {"pipeline": driver.pipeline, "host": driver.host, "pid": driver.pid}
-    row = registry.find(driver.pipeline)
-    if row is not None and row.desired == RUNNING:
+    if _is_desired(registry, driver.pipeline):
         hint = f"run `rollforward stop {driver.pipeline}`, or end it on that machine"
         raise Unavailable("driver runs on another machine and is to run", **where, hint=hint)
     deadline = time.monotonic() + timeout_s
@@ -358,6 +439,11 @@ def _await_end(registry: Registry, driver: DriverRow, timeout_s: float) -> None:
             hint = "it ends behind its batch; ask again, or end it on that machine"
             raise Unavailable("driver on another machine has not ended", **where, seconds=timeout_s, hint=hint)
         time.sleep(_LOOK_S)
+
+
+def _is_desired(registry: Registry, name: str) -> bool:
+    row = registry.find(name)
+    return row is not None and row.desired == RUNNING
 
 
 def _end(pid: int, *, timeout_s: float) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from ops import control
 from ops.environment import Progress
+from pipelines.deploy import DeployedQuery
+from pipelines.metastore.embedded import require_current
 from pipelines.registry import STOPPED, Registry
-from pipelines.rewind import Rewound, chosen, rewind
+from pipelines.rewind import Rewound, chosen, one_by_one, rewind
 from pipelines.settings import Settings
 from statestore.errors import InvalidInput
 
@@ -21,18 +23,29 @@ def rewind_all(
     dry_run: bool,
     tell: Progress,
 ) -> list[Rewound]:
-    """Bring a stopped pipeline's queries back, or only look whether that is possible, which may be done while it runs."""
-    row = registry.pipeline(pipeline)
-    found = chosen(row, query, batch)
+    """Bring a stopped pipeline's queries back, or only look whether that is possible, which may be done while it runs.
+
+    Ended between two queries the first is brought back and the second is not: run it again.
+    """
     if not dry_run:
-        require_stopped(registry, pipeline)
-    return [rewind(q, settings, registry, batch=batch, at_ms=at_ms, dry_run=dry_run, tell=tell) for q in found]
+        require_stopped(settings, registry, pipeline)
+    found = chosen(registry.pipeline(pipeline), query, batch)
+    if not dry_run and len(found) > 1:
+        # All are looked at first, so that one that is refused changes nothing of the others.
+        rewind_all(registry, settings, pipeline, query, batch=batch, at_ms=at_ms, dry_run=True, tell=tell)
+
+    def rewound(one: DeployedQuery) -> Rewound:
+        return rewind(one, settings, registry, batch=batch, at_ms=at_ms, dry_run=dry_run, tell=tell)
+
+    return [rewound(one) for one in found] if dry_run else one_by_one(found, rewound)
 
 
-def require_stopped(registry: Registry, pipeline: str, *, hint: str = "") -> None:
-    """Raises `InvalidInput` while the pipeline runs or is to run: somebody would start it in the middle."""
-    driver = registry.driver(pipeline)
-    running = driver is not None and control.is_alive(driver)
-    if running or registry.pipeline(pipeline).desired != STOPPED:
+def require_stopped(settings: Settings, registry: Registry, pipeline: str, *, hint: str = "") -> None:
+    """Raises `InvalidInput` while the pipeline runs, is being started or is to run: somebody would start it in the middle.
+
+    What is to run the log says, not what was seen of it last. Raises `MetastoreDegraded`, `Unavailable`.
+    """
+    require_current(settings)
+    if control.is_running(settings, registry, pipeline) or registry.pipeline(pipeline).desired != STOPPED:
         hint = hint or f"run `rollforward stop {pipeline}` first"
         raise InvalidInput("pipeline is to run", pipeline=pipeline, hint=hint)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ops.environment import Progress
 from ops.past import require_stopped
+from pipelines.deploy import DeployedQuery
 from pipelines.registry import Registry
 from pipelines.reset import HISTORY, Target, WasReset, reset
-from pipelines.rewind import chosen
+from pipelines.rewind import chosen, one_by_one
 from pipelines.settings import Settings
 
 
@@ -25,12 +26,17 @@ def reset_all(
 
     Killed between two queries the first is reset and the second is not: run it again.
     """
+    if not dry_run:
+        require_stopped(settings, registry, pipeline)
     found = chosen(registry.pipeline(pipeline), query, None)
     if not dry_run:
-        require_stopped(registry, pipeline)
         # All are looked at first, so that one that is refused changes nothing of the others.
         reset_all(registry, settings, pipeline, query, target, dry_run=True, only_new=only_new)
-    return [reset(one, settings, registry, target, dry_run=dry_run, only_new=only_new, tell=tell) for one in found]
+
+    def done(one: DeployedQuery) -> WasReset:
+        return reset(one, settings, registry, target, dry_run=dry_run, only_new=only_new, tell=tell)
+
+    return [done(one) for one in found] if dry_run else one_by_one(found, done)
 
 
 def bootstrap_all(

@@ -1,5 +1,6 @@
 """A copy of a pipeline at a batch of its past, with topics, ids and groups of its own. The original is only read.
 
+    0 look     the version of every query can be had: one that is refused leaves no half copy
     1 deploy   the same statements under the new name: its topics are made. The definition says whose copy it is, and no
                query of such a one starts before its log says that it is whole
     2 own      its driver's and tasks' ids; the log says what is being copied
@@ -24,9 +25,19 @@ from pipelines.metastore.embedded import deploy
 from pipelines.past import PastVersion, past_version, require_travel
 from pipelines.plan import Query, plan_hash, query_to_json
 from pipelines.registry import PipelineDefinition, Registry
-from pipelines.rewind import chosen, ranges_of, rewrite_of
+from pipelines.rewind import chosen, one_by_one, ranges_of, rewrite_of
 from pipelines.settings import Settings
-from statestore.batches import COPIED, COPYING, ORIGIN, PLAN_PREFIX, BatchesLog, Planned, encode_fields
+from statestore.batches import (
+    COPIED,
+    COPYING,
+    ORIGIN,
+    PLAN_PREFIX,
+    BatchesLog,
+    Order,
+    Planned,
+    Range,
+    encode_fields,
+)
 from statestore.errors import InvalidInput
 from statestore.failpoints import reach
 from statestore.kafka.admin import Admin
@@ -70,6 +81,10 @@ def clone(
     for original in originals:
         require_travel(original, settings, store=False)
         require_unchanged(original, Admin(settings.kafka_config()))
+    if registry.find(name) is None:
+        # What an earlier run has copied needs no version any more.
+        for original in originals:
+            _look(original, settings, batch, at_ms, tell)
     # A stateless query has a task for each partition of its source, whatever the settings say.
     tasks = min((each.query.tasks for each in originals if not each.query.stateless), default=settings.tasks)
     made, _ = deploy(row.sql, name, settings.model_copy(update={"tasks": tasks}), registry, origin=row.name)
@@ -77,8 +92,32 @@ def clone(
     copies = deployed_queries(made)
     for original, copy in zip(originals, copies, strict=True):
         _require_alike(original.query, copy.query)
-    pairs = zip(originals, copies, strict=True)
-    return [_Copying(original, copy, settings, batch, at_ms, tell).run() for original, copy in pairs]
+    copy_of = dict(zip((original.query.name for original in originals), copies, strict=True))
+
+    def copied(original: DeployedQuery) -> Cloned:
+        return _Copying(original, copy_of[original.query.name], settings, batch, at_ms, tell).run()
+
+    return one_by_one(originals, copied)
+
+
+def _look(original: DeployedQuery, settings: Settings, batch: int | None, at_ms: int | None, tell: Progress) -> None:
+    """0. Raises what would refuse the query's copy; builds and changes nothing."""
+    with past_version(original, settings, batch=batch, at_ms=at_ms, store=False, tell=tell) as version:
+        _going_on(version, settings)
+        if not original.query.stateless:
+            version.check()
+
+
+def _going_on(version: PastVersion, settings: Settings) -> tuple[tuple[Range, ...], dict[int, Order] | None]:
+    """Where the copy's input goes on, and where each task's stream time stands. Raises where that cannot be told."""
+    query, now = version.deployed.query, version.cut.driver.planned
+    if now is None or version.cut.batch < 0:
+        raise InvalidInput("nothing was committed then", query=query.name)
+    if query.stateless:
+        # No store is built that would be refused.
+        version.cut.require_known()
+    ranges = ranges_of(version, now, Admin(settings.kafka_config()))
+    return ranges, version.cut.orders() if query.in_record_order else None
 
 
 @dataclass(frozen=True)
@@ -118,14 +157,7 @@ class _Copying:
 
     def _write(self, rewrite: Rewrite, version: PastVersion) -> Cloned:
         query, batch = self.copy.query, version.cut.batch
-        now = version.cut.driver.planned
-        if now is None or batch < 0:
-            raise InvalidInput("nothing was committed then", query=self.original.query.name)
-        if query.stateless:
-            # No store is built that would be refused.
-            version.cut.require_known()
-        ranges = ranges_of(version, now, Admin(self.settings.kafka_config()))
-        orders = version.cut.orders() if query.in_record_order else None
+        ranges, orders = _going_on(version, self.settings)
         keys = sum(not is_local(key) for content in self._content(version).values() for key, _ in content)
         origin = {"pipeline": self.original.pipeline, "batch": batch, "keys": keys}
         self.tell(query.name, "owning its tasks")

@@ -10,6 +10,7 @@ that was deleted, are not used again, and `prepare` makes the tables of a databa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,9 @@ from statestore.errors import FormatUnsupported, InvalidConfig, Unavailable
 # The newest migration. Compared first, because loading alembic would be most of a short command's time.
 NEWEST = "0005"
 _FIRST = "0001"
+# Alembic's, of which a database has one.
+_VERSION_TABLE = "alembic_version"
+_OURS = re.compile(r"\d{4}")
 _WRITES = "rollforward_writes"
 # Any number, the same for everybody who writes to a PostgreSQL database of ours.
 _ADVISORY_LOCK = 7_305_112
@@ -44,7 +48,7 @@ class Base(DeclarativeBase):
 
 def open_database(url: str) -> Engine:
     """An engine on a database whose tables are the newest. Raises `FormatUnsupported` for tables of a later program, and
-    `InvalidConfig` for a database without a driver here."""
+    `InvalidConfig` for a database without a driver here, or of another program."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         engine = create_engine(url, connect_args={"timeout": 30})
@@ -142,8 +146,13 @@ def _begin_sqlite(connection: Connection) -> None:
 def _version(connection: Connection) -> str | None:
     """The migration that the database stands at; None for an empty one."""
     tables = inspect(connection).get_table_names()
-    if "alembic_version" in tables:
-        return str(connection.scalar(text("SELECT version_num FROM alembic_version")))
+    if _VERSION_TABLE in tables:
+        found = str(connection.scalar(text(f"SELECT version_num FROM {_VERSION_TABLE}")))
+        if not _OURS.fullmatch(found):
+            # Dagster's storage keeps a table of this name as well.
+            hint = "give metastore_url a database of its own"
+            raise InvalidConfig("database is another program's", table=_VERSION_TABLE, found=found, hint=hint)
+        return found
     # Before there were migrations the tables were made at once.
     return _FIRST if "drivers" in tables else None
 

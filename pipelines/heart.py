@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from pipelines.processes import started_of
 from pipelines.recomputes import Recomputes
 from pipelines.registry import Registry
 from pipelines.reports import Reports
@@ -40,6 +40,12 @@ class Heart:
         self._look = look
         self._on_beat = on_beat
         self._metrics_port: int | None = None
+        # As its row names this process.
+        self._process: dict[str, Any] = {
+            "pid": os.getpid(),
+            "process_started": started_of(os.getpid()),
+            "host": socket.gethostname(),
+        }
         self._recomputes = Recomputes(registry.engine)
         # Queries with a period to be computed again, as the last beat has seen them.
         self._requested: frozenset[str] = frozenset()
@@ -62,6 +68,10 @@ class Heart:
     def report(self, report: Callable[[Registry], object]) -> None:
         """Write to the registry, soon and in order."""
         self._reports.put(lambda: report(self._registry))
+
+    def show_spark(self, url: str | None) -> None:
+        """Report where Spark's own page is."""
+        self.report(lambda registry: registry.spark_page(self._pipeline, **self._process, url=url))
 
     def is_requested(self, query: str) -> bool:
         """Whether a period of the query waits to be computed again."""
@@ -107,17 +117,10 @@ class Heart:
                 self._write(state, servers)
 
     def _begin_row(self) -> None:
-        process = psutil.Process()
-        self._registry.driver_started(
-            self._pipeline,
-            pid=process.pid,
-            process_started=process.create_time(),
-            host=socket.gethostname(),
-            metrics_port=self._metrics_port,
-        )
+        self._registry.driver_started(self._pipeline, **self._process, metrics_port=self._metrics_port)
 
     def _write(self, state: str, servers: list[dict[str, Any]], error: str = "") -> bool:
-        return self._registry.driver_seen(self._pipeline, pid=os.getpid(), state=state, error=error, servers=servers)
+        return self._registry.driver_seen(self._pipeline, **self._process, state=state, error=error, servers=servers)
 
     def _look_for_requests(self) -> None:
         try:

@@ -9,7 +9,6 @@ store servers, its JVM and Spark's Python workers end with it, also when it is k
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -175,7 +174,8 @@ class PipelineDriver:
             self._spark.ask()
         for query in deployed:
             is_waiting = partial(self._heart.is_requested, query.query.name)
-            requests = Requests(Recomputes(self._registry.engine), self.name, query.query.name, is_waiting)
+            rows, since = Recomputes(self._registry.engine), self._row.deployed_at
+            requests = Requests(rows, self.name, query.query.name, is_waiting, since)
             driver = QueryDriver(query, settings, self._servers, self._spark, self._done, requests, self._traces)
             self._drivers.append(driver)
             if driver.needs_spark:
@@ -199,8 +199,7 @@ class PipelineDriver:
             self._heart.beat_now()
 
     def _spark_is_up(self, session: SparkSession) -> None:
-        url = session.sparkContext.uiWebUrl
-        self._heart.report(lambda registry: registry.spark_page(self.name, pid=os.getpid(), url=url))
+        self._heart.show_spark(session.sparkContext.uiWebUrl)
         # Spark's context may have put a handler of its own in the place of ours, which only the main thread can undo.
         self.signals.listen()
         # Again: the JVM of a driver that was killed may have written until now.

@@ -177,22 +177,32 @@ class Registry:
                 )
             )
 
-    def driver_seen(self, pipeline: str, *, pid: int, state: str, error: str = "", servers: Any = None) -> bool:
-        """Heartbeat of the driver with this pid; False (and no effect) if the row is another driver's by now, or gone."""
+    def driver_seen(
+        self,
+        pipeline: str,
+        *,
+        pid: int,
+        process_started: float,
+        host: str,
+        state: str,
+        error: str = "",
+        servers: Any = None,
+    ) -> bool:
+        """Heartbeat of this very process; False (and no effect) if the row is another driver's by now, or gone."""
         with self._session() as session:
-            row = session.get(DriverRow, pipeline)
-            if row is None or row.pid != pid:
+            row = _row_of(session, pipeline, pid=pid, process_started=process_started, host=host)
+            if row is None:
                 return False
             row.state, row.error, row.heartbeat_at = state, error, time.time()
             if servers is not None:
                 row.servers = servers
             return True
 
-    def spark_page(self, pipeline: str, *, pid: int, url: str | None) -> None:
-        """Where the driver with this pid shows Spark's own page; no effect if the row is another driver's by now."""
+    def spark_page(self, pipeline: str, *, pid: int, process_started: float, host: str, url: str | None) -> None:
+        """Where the driver that is this very process shows Spark's own page; no effect if the row is another driver's."""
         with self._session() as session:
-            row = session.get(DriverRow, pipeline)
-            if row is not None and row.pid == pid:
+            row = _row_of(session, pipeline, pid=pid, process_started=process_started, host=host)
+            if row is not None:
                 row.spark_url = url
 
     # Batches and recoveries.
@@ -269,6 +279,13 @@ class Registry:
         wanted = select(RecoveryRow).where(RecoveryRow.pipeline == pipeline, RecoveryRow.finished_at >= since)
         with self._session() as session:
             return list(session.scalars(wanted.order_by(RecoveryRow.id)))
+
+
+def _row_of(session: Session, pipeline: str, *, pid: int, process_started: float, host: str) -> DriverRow | None:
+    """The pipeline's row if this process began it. Pids come again: in containers every driver may have the same."""
+    row = session.get(DriverRow, pipeline)
+    mine = row is not None and (row.pid, row.process_started, row.host) == (pid, process_started, host)
+    return row if mine else None
 
 
 def _definition(name: str, body: dict[str, Any], desired: dict[str, Any] | None) -> PipelineDefinition:

@@ -86,15 +86,13 @@ def reset(
     log = BatchesLog(Reader(kafka), deployed.batches_topic, tasks=query.tasks)
     if dry_run:
         before = log.driver_log(uncommitted=True).planned
-        _require_new(deployed, before, only_new=only_new)
+        _require_possible(deployed, before, topic, only_new=only_new)
         return _result(query.name, None, before, topic, offsets, None)
     rewrite = rewrite_of(deployed, settings)
     try:
         rewrite.take()
         before = log.driver_log().planned
-        _require_new(deployed, before, only_new=only_new)
-        if before is not None and {r.topic_id for r in before.ranges} - {topic.topic_id}:
-            raise Unrecoverable("source topic was created again: its offsets mean other records", topic=topic.name)
+        _require_possible(deployed, before, topic, only_new=only_new)
         tell(query.name, "owning its tasks")
         if rewrite.own({}).planned != before:
             raise Unavailable("pipeline went on meanwhile", query=query.name, hint="stop it and try again")
@@ -109,8 +107,10 @@ def reset(
     return _result(query.name, planned.batch, before, topic, offsets, sum(one.deletes for one in written))
 
 
-def _require_new(deployed: DeployedQuery, before: Planned | None, *, only_new: bool) -> None:
-    """A query that was reset or bootstrapped and never ran since is new as well."""
+def _require_possible(deployed: DeployedQuery, before: Planned | None, topic: Topic, *, only_new: bool) -> None:
+    """Refuses what a dry run shall refuse as well. A query that was reset or bootstrapped and never ran since is new, too."""
+    if before is not None and {r.topic_id for r in before.ranges} - {topic.topic_id}:
+        raise Unrecoverable("source topic was created again: its offsets mean other records", topic=topic.name)
     if only_new and before is not None and (before.batch > 0 or any(r.end > r.start for r in before.ranges)):
         raise InvalidInput(
             "query has computed something already",

@@ -13,10 +13,10 @@ no record behind the batch writes again (`_require_results_again`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pipelines import names
 from pipelines.deploy import DeployedQuery, deployed_queries, require_unchanged
@@ -25,12 +25,13 @@ from pipelines.plan import ON_COMMIT, Query, plan_hash
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.batches import Planned, Range
-from statestore.errors import InvalidInput, Unavailable, Unrecoverable
+from statestore.errors import InvalidInput, RollforwardError, Unavailable, Unrecoverable
 from statestore.kafka.admin import Admin
 from statestore.snapshots.service import Snapshots
 from statestore.travel.rewrite import Rewrite
 
 Progress = Callable[[str, str], None]
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,21 @@ def chosen(row: PipelineDefinition, query: str | None, batch: int | None) -> lis
     if batch is not None and len(found) > 1:
         raise InvalidInput("every query numbers its own batches", queries=known, hint="name one with --query")
     return found
+
+
+def one_by_one(queries: Sequence[DeployedQuery], work: Callable[[DeployedQuery], Done]) -> list[Done]:
+    """What the work gives for each query. Its error for a later one names in `queries_done` those that it is done for."""
+    done: list[Done] = []
+    for query in queries:
+        try:
+            done.append(work(query))
+        except RollforwardError as error:
+            if not done:
+                raise
+            names_done = ", ".join(each.query.name for each in queries[: len(done)])
+            fields = {**error.fields, "queries_done": names_done}
+            raise type(error)(error.message, hint=error.hint, **fields) from error
+    return done
 
 
 def rewind(

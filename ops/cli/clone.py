@@ -43,7 +43,7 @@ def clone(
         row = registry.pipeline(pipeline)
         if registry.find(name) is not None:
             hint = f"if it is this copy, `rollforward start {name}` goes on with it; otherwise choose another name"
-            require_stopped(registry, name, hint=hint)
+            require_stopped(settings, registry, name, hint=hint)
         made = make(row, name, settings, registry, batch=at_batch, at_ms=time_ms(at), tell=tell)
         # Whoever starts what is to run must find a whole copy, so it is wanted last.
         pid = None if stopped else control.start(settings, registry, name, on_progress=tell)

@@ -29,10 +29,11 @@ def drop(pipeline: PipelineName, json: Json = False) -> None:
     settings = settings_of_here()
     with registry_of(settings) as registry:
         registry.pipeline(pipeline)
-        driver = registry.driver(pipeline)
-        if driver is not None and control.is_alive(driver):
+        if control.is_running(settings, registry, pipeline):
             raise InvalidInput(
-                "pipeline still runs", pipeline=pipeline, hint=f"run `rollforward stop {pipeline}` first"
+                "pipeline still runs, or is being started",
+                pipeline=pipeline,
+                hint=f"run `rollforward stop {pipeline}` first",
             )
     outcome = execute(drop_pipeline(pipeline), settings)
     shutil.rmtree(settings.states / pipeline, ignore_errors=True)

@@ -89,7 +89,7 @@ def run(
 ) -> None:
     """Run a pipeline in the foreground, until Ctrl-C or the end of its input.
 
-    It counts as started meanwhile; if it was stopped before, it is again behind that.
+    It counts as started meanwhile; if it was stopped before, it is again behind that, unless somebody has started it.
     """
     from ops import control
     from ops.environment import with_spark
@@ -118,31 +118,42 @@ def run(
 def _desired(pipeline: str, settings: Settings) -> Iterator[None]:
     """`running` is desired within, or the driver would end at once, or Dagster end it; behind it again what was before.
 
-    A process that is killed leaves it desired, and Dagster goes on with the pipeline, as after any driver's death.
+    Somebody who starts the pipeline meanwhile wants it to run behind that, too. A process that is killed leaves it desired,
+    and Dagster goes on with the pipeline, as after any driver's death.
     """
+    from ops import control
+    from pipelines.metastore.embedded import want
+    from pipelines.registry import RUNNING
+    from statestore.errors import Fenced
+
+    with control.lent(settings, pipeline) as is_lent:
+        with registry_of(settings) as registry:
+            was_stopped = want(pipeline, RUNNING, settings, registry)
+        try:
+            yield
+        except Fenced:
+            # The driver that has taken over is to go on.
+            was_stopped = False
+            raise
+        finally:
+            if was_stopped and is_lent():
+                _stop_again(pipeline, settings)
+
+
+def _stop_again(pipeline: str, settings: Settings) -> None:
+    """Behind a run. What goes wrong is told and not raised: what has ended the run is raised."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from pipelines.metastore.embedded import want
-    from pipelines.registry import RUNNING, STOPPED
-    from statestore.errors import Fenced, RollforwardError
+    from pipelines.registry import STOPPED
+    from statestore.errors import RollforwardError
 
-    with registry_of(settings) as registry:
-        was_stopped = want(pipeline, RUNNING, settings, registry)
     try:
-        yield
-    except Fenced:
-        # The driver that has taken over is to go on.
-        was_stopped = False
-        raise
-    finally:
-        if was_stopped:
-            try:
-                with registry_of(settings) as registry:
-                    want(pipeline, STOPPED, settings, registry)
-            except (RollforwardError, SQLAlchemyError, OSError) as error:
-                # It is told and not raised: what has ended the run is raised.
-                hint = f"stop it with: rollforward stop {pipeline}"
-                print(f"pipeline {pipeline} is still desired to run: {error}; {hint}", file=sys.stderr)
+        with registry_of(settings) as registry:
+            want(pipeline, STOPPED, settings, registry)
+    except (RollforwardError, SQLAlchemyError, OSError) as error:
+        hint = f"stop it with: rollforward stop {pipeline}"
+        print(f"pipeline {pipeline} is still desired to run: {error}; {hint}", file=sys.stderr)
 
 
 @contextmanager

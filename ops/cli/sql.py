@@ -82,7 +82,7 @@ def _session(settings: Settings) -> Iterator[Session]:
     with registry_of(settings) as registry:
 
         def end(pipeline: str) -> None:
-            control.end_driver(registry, pipeline)
+            control.end_running(settings, registry, pipeline)
             if registry.find(pipeline) is None:
                 shutil.rmtree(settings.states / pipeline, ignore_errors=True)
 

@@ -195,6 +195,8 @@ def stop_everything(settings: Settings, tell: Progress, *, wipe: bool = False) -
     from ops.environment import on_local_stack
 
     stack = stack_of(settings)
+    # The registry of a copied home names the original's drivers.
+    stack.require_own()
     try:
         pipelines = stop_pipelines(on_local_stack(settings), tell)
     except Exception as error:
@@ -233,24 +235,27 @@ def _is_wiped(metastore: str, home: Path) -> bool:
 
 
 def stop_pipelines(settings: Settings, tell: Progress) -> list[str]:
-    """End every driver of this registry on this machine; gives the names of those that ran."""
+    """End every driver of this registry on this machine, of dropped pipelines too; gives the names of those that ran."""
     if not has_registry(settings):
         return []
     from ops import control
 
     stopped = []
     with registry_of(settings) as registry:
-        for row in registry.pipelines():
-            driver = registry.driver(row.name)
+        deployed = {row.name for row in registry.pipelines()}
+        # A driver that hangs has not seen that its pipeline was dropped.
+        for name in sorted(deployed | set(registry.drivers())):
+            driver = registry.driver(name)
             if driver is not None and control.is_elsewhere(driver) and control.is_alive(driver):
-                tell(row.name, f"runs on {driver.host} and is left alone")
+                tell(name, f"runs on {driver.host} and is left alone")
                 continue
-            _await_launch(settings, registry, row.name, tell)
-            driver = registry.driver(row.name)
+            if name in deployed:
+                _await_launch(settings, registry, name, tell)
+            driver = registry.driver(name)
             if driver is not None and control.is_alive(driver):
-                tell(row.name, f"driver {driver.pid} finishes its batch")
-            if control.end_driver(registry, row.name):
-                stopped.append(row.name)
+                tell(name, f"driver {driver.pid} finishes its batch")
+            if control.end_driver(registry, name):
+                stopped.append(name)
     return stopped
 
 
@@ -265,7 +270,7 @@ def _await_launch(settings: Settings, registry: Registry, name: str, tell: Progr
         want(name, STOPPED, settings, registry)
     except (InvalidConfig, Unavailable, Unrecoverable) as error:
         # Nothing is to be left running, whatever the log says of it later.
-        tell(name, f"is ended, but the metastore still wants it to run: {error.message}")
+        tell(name, f"is ended, but the metastore may still want it to run: {error.message}")
     deadline = time.monotonic() + LAUNCH_S
     while control.is_launching(settings, name) and time.monotonic() < deadline:
         tell(name, "its driver is being started, waiting for it")

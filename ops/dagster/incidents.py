@@ -10,7 +10,7 @@ An incident is one such finding about one driver process. It gets one run; anoth
 finding still stands. After a run, the next one of the pipeline waits: BACKOFF_FIRST_S, doubled with each run up to
 BACKOFF_MAX_S, until a driver has run for STEADY_S. After RUNS_MAX of them the pipeline is given up and left alone,
 unless it is Kafka or the storage that does not answer: a person mends the cause and runs recover_pipeline, or stops the
-pipeline and starts it, and all is forgotten.
+pipeline and starts it, and all is forgotten. So it is when the pipeline was dropped and another one deployed under its name.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Memory:
 
     `runs` counts runs since a driver was last steady, `tries` those for `incident`; `run_seen_at` is when the last of
     them was requested or seen in progress; `stopping_since` is when a driver was first seen that should not run;
-    `failed_batch` is what the newest driver failed of and `batch_failures` how many in a row did.
+    `failed_batch` is what the newest driver failed of and `batch_failures` how many in a row did. All of it is of the
+    pipeline that was deployed at `deployed_at`; 0.0 where that was not noted.
     """
 
     incident: str = ""
@@ -67,6 +68,7 @@ class Memory:
     stopping_since: float | None = None
     failed_batch: str = ""
     batch_failures: int = 0
+    deployed_at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def decide(
     busy: str = "",
 ) -> Decision:
     """What to do now. `busy` says what else is at work on the pipeline, if anything: then nothing is started."""
-    memory = _observed(status, driver, memory, now)
+    memory = _observed(status, driver, _of_deployment(memory, deployed_at), now)
     stopping_s = 0.0 if memory.stopping_since is None else now - memory.stopping_since
     incident = find_incident(status, driver, deployed_at, stopping_s=stopping_s)
     if busy:
@@ -128,6 +130,12 @@ def decide(
         incident = replace(incident, reason=f"{incident.reason}; {_poisoned(memory)}")
     requested = replace(memory, incident=incident.key, tries=tries, runs=memory.runs + 1, run_seen_at=now)
     return Decision(incident, run_key, incident.reason, requested)
+
+
+def _of_deployment(memory: Memory, deployed_at: float) -> Memory:
+    """The memory, or a new one: what another pipeline of the name went through says nothing of this one."""
+    known = memory.deployed_at in (0.0, deployed_at)
+    return replace(memory if known else Memory(), deployed_at=deployed_at)
 
 
 def backoff_s(runs: int) -> float:

@@ -71,6 +71,7 @@ def launch(context: dg.OpExecutionContext, config: LaunchConfig) -> dict[str, An
         context.log.info(f"starting {config.pipeline}: {config.reason or 'asked for by a person'}")
         if not config.only_if_desired:
             want(config.pipeline, RUNNING, settings_now(), registry)
+            control.keep(settings_now(), config.pipeline)
         watcher = Watcher(context.log.info, registry, config.pipeline)
         pid = control.launch(settings_now(), registry, config.pipeline, timeout_s=config.timeout_s, on_progress=watcher)
         watcher.poll()
@@ -91,7 +92,7 @@ def stop(context: dg.OpExecutionContext, config: StopConfig) -> dict[str, Any]:
         context.log.info(f"stopping {config.pipeline}: {config.reason or 'asked for by a person'}")
         if not config.only_if_desired:
             want(config.pipeline, STOPPED, settings_now(), registry)
-        was_running = control.end_driver(registry, config.pipeline, timeout_s=config.timeout_s)
+        was_running = control.end_running(settings_now(), registry, config.pipeline, timeout_s=config.timeout_s)
         context.log.info("stopped" if was_running else "no driver was running")
         return {"pipeline": config.pipeline, "was_running": was_running}
 

@@ -40,7 +40,7 @@ def reconcile(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     busy = {pipeline.name: _busy(settings, pipeline.name, runs.get(pipeline.name)) for pipeline in pipelines}
     with opened(settings) as registry:
         # Looked at after the runs: what a run has changed before it ended is seen.
-        found = control.statuses(registry)
+        found = control.statuses(registry, {pipeline.name: pipeline.deployed_at for pipeline in pipelines})
     for pipeline in pipelines:
         # One that was dropped since needs nothing.
         if pipeline.name in found:

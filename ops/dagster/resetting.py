@@ -5,7 +5,7 @@ write is one transaction for each query, so a run that is killed may be run agai
 """
 
 # Annotations stay real here: Dagster reads an op's configuration from them.
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
 from pydantic import Field
@@ -17,6 +17,10 @@ from ops.dagster.runs import take_run
 from ops.environment import settings_now
 from pipelines.metastore.embedded import want
 from pipelines.registry import RUNNING
+from statestore.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pipelines.reset import Target
 
 RESET_OP, BOOTSTRAP_OP = "reset", "bootstrap"
 _TAGS = {"rollforward/managed": "true", "dagster/max_retries": "0", "dagster/max_runtime": "7200"}
@@ -35,7 +39,7 @@ class ResetConfig(dg.Config):
 
     pipeline: str = Field(description="name of a stopped pipeline")
     to: Literal["earliest", "latest", "history", "time", "offsets"] = Field(
-        description="an end of the topic, the archive's beginning, `at_ms`, or `offsets`"
+        description="an end of the topic, the archive's beginning, or the time `at_ms` or the `offsets`, which are to be given then"
     )
     at_ms: int = Field(default=0, description="with to=time: in ms since 1970")
     offsets: dict[str, int] = Field(default={}, description="with to=offsets: by partition; others at the earliest")
@@ -48,19 +52,29 @@ def reset_op(context: dg.OpExecutionContext, config: ResetConfig) -> list[dict[s
     """See `pipelines/reset.py`."""
     # Kafka's and RocksDB's libraries are needed by this run alone.
     from ops.reset import reset_all
-    from pipelines.reset import Target
 
     take_run(context, config.pipeline)
-    target = Target(
-        config.to if config.to not in ("time", "offsets") else None,
-        config.at_ms if config.to == "time" else None,
-        {int(partition): offset for partition, offset in config.offsets.items()} if config.to == "offsets" else None,
-    )
     dry_run = config.confirm != config.pipeline
     settings = settings_now()
     with told_to_dagster(), current(settings) as registry:
+        target = _target(config)
         done = reset_all(registry, settings, config.pipeline, config.query or None, target, dry_run=dry_run)
     return _told(context, config.pipeline, [one.to_json() for one in done], dry_run=dry_run)
+
+
+def _target(config: ResetConfig) -> "Target":
+    """Raises `InvalidInput` where the field that `to` names was forgotten: nothing of it would mean all that there is."""
+    from pipelines.reset import Target
+
+    if config.to == "time":
+        if config.at_ms <= 0:
+            raise InvalidInput("no time is given", to=config.to, hint="give at_ms, in ms since 1970; or to=earliest")
+        return Target(at_ms=config.at_ms)
+    if config.to == "offsets":
+        if not config.offsets:
+            raise InvalidInput("no offset is given", to=config.to, hint='give offsets, as {"0": 1200}; or to=earliest')
+        return Target(offsets={int(partition): offset for partition, offset in config.offsets.items()})
+    return Target(config.to)
 
 
 @dg.op(name=BOOTSTRAP_OP, description="Starts a pipeline that never ran with all history, the archive's first.")

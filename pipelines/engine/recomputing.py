@@ -35,13 +35,15 @@ _TAKINGS_MAX = 2
 class Requests:
     """One query's requests. The database informs and decides nothing: without it there are none for now.
 
-    `is_waiting` says whether one has been seen, so that no batch asks a database for nothing.
+    `is_waiting` says whether one has been seen, so that no batch asks a database for nothing. What was asked before
+    `since`, when the pipeline was deployed, in seconds since 1970, was asked of an earlier one of its name.
     """
 
     rows: Recomputes
     pipeline: str
     query: str
     is_waiting: Callable[[], bool]
+    since: float = 0.0
 
     def next(self) -> RecomputeRow | None:
         """The next request, taken; None if there is none."""
@@ -49,6 +51,10 @@ class Requests:
 
     def _take(self) -> RecomputeRow | None:
         row = self.rows.next(self.pipeline, self.query)
+        if row is not None and row.asked_at < self.since:
+            log.warning("period is refused", pipeline=self.pipeline, query=self.query, request=row.id)
+            self.rows.failed(row.id, "it was asked of an earlier pipeline of this name; ask again")
+            return None
         if row is not None and row.taken >= _TAKINGS_MAX:
             log.error("period is given up", pipeline=self.pipeline, query=self.query, request=row.id, taken=row.taken)
             reason = f"{row.taken} drivers have begun with it and ended before it was computed; try a shorter period"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,18 @@ def test_a_request_that_two_drivers_ended_with_fails_and_leaves_the_stream_to_th
     given_up = present(rows.get(request))
     assert (FAILED, True) == (given_up.state, given_up.error.startswith("2 drivers have begun with it"))
     assert behind == present(requests_of(rows).next()).id
+
+
+def test_what_was_asked_of_an_earlier_pipeline_of_the_name_is_refused(rows: Recomputes) -> None:
+    request, begun = ask(rows, dry_run=False), ask(rows, dry_run=False)
+    row = present(requests_of(rows).next())
+    assert request == row.id
+    anew = Requests(rows, "sales", "cities", lambda: True, since=time.time() + 1)
+    for _each in (request, begun):
+        assert anew.next() is None
+    for each in (request, begun):
+        refused = present(rows.get(each))
+        assert (FAILED, True) == (refused.state, "earlier pipeline of this name" in refused.error)
 
 
 def test_a_dry_run_can_be_withdrawn_at_any_time_and_a_correction_before_it_begins(rows: Recomputes) -> None:

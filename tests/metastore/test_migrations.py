@@ -15,7 +15,7 @@ import pipelines.recomputes
 import pipelines.registry
 from pipelines.database import Base, open_database
 from pipelines.migrations.upgrade import upgrade
-from statestore.errors import FormatUnsupported
+from statestore.errors import FormatUnsupported, InvalidConfig
 
 assert ops.alerts.incidents and pipelines.metastore.tables and pipelines.recomputes and pipelines.registry
 
@@ -75,6 +75,18 @@ def test_tables_of_a_later_program_are_refused(url: str) -> None:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(FormatUnsupported, match="upgrade this program"):
         open_database(url)
+
+
+def test_the_database_of_another_program_is_refused(url: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        # As Dagster's storage has it.
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+        connection.execute(text("INSERT INTO alembic_version VALUES ('29b539ebc72a')"))
+    with pytest.raises(InvalidConfig, match="a database of its own"):
+        open_database(url)
+    assert ["alembic_version"] == inspect(engine).get_table_names()
+    engine.dispose()
 
 
 def test_an_upgrade_that_fails_changes_nothing(url: str) -> None:

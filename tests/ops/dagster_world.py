@@ -98,11 +98,11 @@ class World:
     ) -> None:
         """The row of a driver that is the given process, on this machine or, as far as the row says, another."""
         self.log.desire(pipeline, RUNNING)
-        created = process.create_time()
-        self.registry.driver_started(
-            pipeline, pid=process.pid, process_started=created, host=host or socket.gethostname()
+        created, host = process.create_time(), host or socket.gethostname()
+        self.registry.driver_started(pipeline, pid=process.pid, process_started=created, host=host)
+        self.registry.driver_seen(
+            pipeline, pid=process.pid, process_started=created, host=host, state=state, error=error
         )
-        self.registry.driver_seen(pipeline, pid=process.pid, state=state, error=error)
 
     def dead_driver(self, pipeline: str, *, state: str = "running", error: str = "") -> int:
         """A driver that ran and was killed; gives its pid."""

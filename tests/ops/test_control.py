@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +19,19 @@ import psutil
 import pytest
 from sqlalchemy import update
 from sqlalchemy.exc import DatabaseError
+from typer.testing import CliRunner
 
+from infra import process
+from infra.errors import CopiedHome
+from infra.process import ProcessSpec
 from ops import control
 from ops.cli import stack
+from ops.cli.main import app
 from ops.cli.stack import stop_everything, stop_pipelines
 from ops.environment import settings_now
 from ops.past import require_stopped
+from pipelines.heart import Heart
+from pipelines.metastore import embedded
 from pipelines.metastore.command import put
 from pipelines.metastore.validate import PIPELINE
 from pipelines.registry import RUNNING, STOPPED, DriverRow
@@ -41,9 +52,14 @@ def ended_pid() -> int:
 def unused(world: World) -> int:
     """The fresh row of a driver on another machine whose number nothing has here; gives the number."""
     pid = ended_pid()
-    world.registry.driver_started("sales", pid=pid, process_started=time.time(), host=ELSEWHERE)
-    world.registry.driver_seen("sales", pid=pid, state="running")
+    world.registry.driver_started("sales", pid=pid, process_started=0.0, host=ELSEWHERE)
+    beats(world, pid)
     return pid
+
+
+def beats(world: World, pid: int, *, state: str = "running") -> bool:
+    """That driver is heard of."""
+    return world.registry.driver_seen("sales", pid=pid, process_started=0.0, host=ELSEWHERE, state=state)
 
 
 def change(world: World, **fields: float) -> None:
@@ -57,6 +73,16 @@ def deploy_again(world: World) -> None:
     row = world.registry.pipeline("sales")
     body = {"sql": row.sql, "sources": row.sources, "queries": row.queries, "deployed_at": time.time()}
     world.log.change(put(PIPELINE, "sales", body))
+
+
+@contextmanager
+def launching(world: World) -> Iterator[None]:
+    """Somebody is starting the pipeline's driver."""
+    lock = world.home / "locks" / "sales.launch"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        flock(file, LOCK_EX)
+        yield
 
 
 @pytest.fixture
@@ -85,12 +111,14 @@ def test_a_driver_of_another_machine_lives_while_its_heart_beats(world: World) -
     pid = unused(world)
     status = control.status(world.registry, "sales")
     assert (True, "running", "") == (status.alive, status.state, status.needs_recovery)
-    assert status == control.statuses(world.registry)["sales"][0]
+    deployed_at = world.registry.pipeline("sales").deployed_at
+    of_all = control.statuses(world.registry, {"sales": deployed_at})["sales"][0]
+    assert status == replace(of_all, heartbeat_age_s=status.heartbeat_age_s)
     assert ELSEWHERE == raises(lambda: launch(world), Unavailable, "runs on another machine")["host"]
     world.log.desire("sales", STOPPED)
-    raises(lambda: require_stopped(world.registry, "sales"), InvalidInput, "pipeline is to run")
+    raises(lambda: require_stopped(settings_now(), world.registry, "sales"), InvalidInput, "pipeline is to run")
     change(world, heartbeat_at=time.time() - control.HEARTBEAT_STALE_S - 1)
-    require_stopped(world.registry, "sales")
+    require_stopped(settings_now(), world.registry, "sales")
     world.log.desire("sales", RUNNING)
     silent = control.status(world.registry, "sales")
     assert (False, "dead") == (silent.alive, silent.state)
@@ -119,7 +147,7 @@ def test_nobody_kills_a_process_here_for_a_driver_of_another_machine(
 def test_the_end_of_a_driver_on_another_machine_is_waited_for(world: World) -> None:
     world.deploy("sales", desired=STOPPED)
     pid = unused(world)
-    ends = threading.Timer(0.3, lambda: world.registry.driver_seen("sales", pid=pid, state="stopped"))
+    ends = threading.Timer(0.3, lambda: beats(world, pid, state="stopped"))
     ends.start()
     assert control.end_driver(world.registry, "sales", timeout_s=30)
     ends.join()
@@ -172,6 +200,53 @@ def test_down_ends_what_runs_of_this_home_also_where_its_registry_is_damaged(
     assert ("sales", "stopped") in told
     assert ("kafka", "was not running") in told
     assert wipe != (world.home / "metastore.db").exists()
+
+
+def test_what_destroys_something_does_not_go_by_what_was_seen_last(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: object) -> None:
+        raise Unavailable("kafka does not answer")
+
+    world.deploy("sales")
+    monkeypatch.setenv("ROLLFORWARD_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setattr(embedded, "metastore", away)
+    settings = settings_now()
+    assert embedded.refresh(settings) is None
+    raises(lambda: require_stopped(settings, world.registry, "sales"), Unavailable, "does not answer")
+    raises(lambda: embedded.want("sales", STOPPED, settings, world.registry), Unavailable, "does not answer")
+
+
+def test_a_driver_is_alive_when_the_clock_has_been_set(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.deploy("sales")
+    heart = Heart("sales", world.registry, lambda: ("running", []), lambda: None)
+    heart.start(metrics_port=None)
+    try:
+        moved = psutil.boot_time() + 30
+        monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: moved)
+        driver = world.registry.driver("sales")
+        assert driver is not None and control.is_alive(driver)
+        assert "" == control.status(world.registry, "sales").needs_recovery
+    finally:
+        heart.end("stopped", "")
+
+
+def test_down_of_a_copied_home_leaves_the_drivers_of_the_original_alone(
+    world: World, tmp_path: Path, living_driver: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy("sales")
+    world.driver_row("sales", living_driver)
+    record = world.home / "run" / "kafka.json"
+    process.start(ProcessSpec("kafka", ("/bin/sleep", "600"), {}, world.home, world.home / "kafka.log", record))
+    try:
+        shutil.copytree(world.home, tmp_path / "copy")
+        monkeypatch.setenv("ROLLFORWARD_HOME", str(tmp_path / "copy"))
+        with pytest.raises(CopiedHome, match="of which this one is a copy"):
+            stop_everything(settings_now(), lambda *_: None, wipe=True)
+    finally:
+        assert process.stop(record)
+    assert living_driver.is_running()
+    assert (tmp_path / "copy" / "metastore.db").exists()
 
 
 def test_a_wipe_tells_of_a_damaged_database_that_lies_elsewhere(
@@ -249,3 +324,120 @@ def test_a_driver_that_began_behind_the_deployment_is_of_it(world: World, living
     deploy_again(world)
     world.driver_row("sales", living_driver)
     assert living_driver.pid == launch(world)
+
+
+def test_a_driver_that_is_being_started_is_waited_for_and_ended(world: World, living_driver: psutil.Process) -> None:
+    world.deploy("sales", desired=STOPPED)
+
+    def comes_up() -> None:
+        started = living_driver.create_time()
+        world.registry.driver_started("sales", pid=living_driver.pid, process_started=started, host="here")
+
+    begun = threading.Event()
+
+    def start() -> None:
+        with launching(world):
+            begun.set()
+            time.sleep(0.3)
+            comes_up()
+            psutil.wait_procs([living_driver], timeout=30)
+
+    starts = threading.Thread(target=start)
+    starts.start()
+    assert begun.wait(10)
+    assert control.end_running(settings_now(), world.registry, "sales", timeout_s=20)
+    assert not control.is_running(settings_now(), world.registry, "sales")
+    starts.join()
+
+
+def test_a_driver_that_does_not_come_up_is_told_and_one_that_is_to_run_by_now_is_left_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy("sales", desired=STOPPED)
+    monkeypatch.setattr(control, "_LAUNCH_S", 0.3)
+
+    def end() -> bool:
+        return control.end_running(settings_now(), world.registry, "sales")
+
+    with launching(world):
+        raises(end, Unavailable, "still being started")
+        world.log.desire("sales", RUNNING)
+        assert not end()
+
+
+def test_nothing_is_changed_under_a_driver_that_is_being_started(world: World) -> None:
+    world.deploy("sales", desired=STOPPED)
+    with launching(world):
+        raises(lambda: require_stopped(settings_now(), world.registry, "sales"), InvalidInput, "pipeline is to run")
+        result = CliRunner().invoke(app, ["drop", "sales"])
+    assert 1 == result.exit_code
+    assert "pipeline still runs, or is being started" in result.output
+    require_stopped(settings_now(), world.registry, "sales")
+
+
+def test_down_ends_a_driver_whose_pipeline_was_dropped(world: World, living_driver: psutil.Process) -> None:
+    started = living_driver.create_time()
+    world.registry.driver_started("gone", pid=living_driver.pid, process_started=started, host="here")
+    assert ["gone"] == stop_pipelines(settings_now(), lambda *_: None)
+    assert not living_driver.is_running() or living_driver.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("state", ["failed", "fenced", "running"])
+def test_what_a_dead_driver_of_an_earlier_deployment_ended_of_says_nothing_of_this(world: World, state: str) -> None:
+    world.deploy("sales")
+    world.dead_driver("sales", state=state, error="batch failed query=`cities` batch=`7`")
+    change(world, started_at=time.time() - 3600)
+    of_its_own = control.status(world.registry, "sales").state
+    assert ("dead" if state == "running" else state) == of_its_own
+    deploy_again(world)
+    status = control.status(world.registry, "sales")
+    assert ("never started", "", "") == (status.state, status.error, status.needs_recovery)
+    deployed_at = world.registry.pipeline("sales").deployed_at
+    assert (status, None) == control.statuses(world.registry, {"sales": deployed_at})["sales"]
+
+
+def test_a_living_driver_of_an_earlier_deployment_is_seen(world: World, living_driver: psutil.Process) -> None:
+    world.deploy("sales")
+    world.driver_row("sales", living_driver)
+    change(world, started_at=time.time() - 3600)
+    deploy_again(world)
+    assert living_driver.pid == control.status(world.registry, "sales").pid
+
+
+def test_a_heartbeat_is_that_of_the_process_that_began_the_row(world: World) -> None:
+    world.deploy("sales")
+    pid = unused(world)
+    assert beats(world, pid)
+    others = ({"process_started": 1.0, "host": ELSEWHERE}, {"process_started": 0.0, "host": "machine-c"})
+    for other in others:
+        assert not world.registry.driver_seen("sales", pid=pid, **other, state="stopped")  # type: ignore[arg-type]
+        world.registry.spark_page("sales", pid=pid, **other, url="http://other")  # type: ignore[arg-type]
+    row = world.registry.driver("sales")
+    assert row is not None
+    assert ("running", None) == (row.state, row.spark_url)
+
+
+def test_the_row_of_an_earlier_driver_of_the_same_number_is_not_taken_for_the_new_one(
+    world: World, living_driver: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy("sales")
+    world.driver_row("sales", living_driver)
+    change(world, process_started=0.0)
+    monkeypatch.setattr(control, "with_spark", lambda settings, _tell: settings)
+    monkeypatch.setattr(control, "driver_environment", lambda _settings: {})
+
+    class Started:
+        pid = living_driver.pid
+
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def poll(self) -> None:
+            return None
+
+    monkeypatch.setattr(subprocess, "Popen", Started)
+    raises(
+        lambda: control.launch(settings_now(), world.registry, "sales", timeout_s=0.3),
+        Unavailable,
+        "driver is not running yet",
+    )

@@ -15,6 +15,7 @@ from ops.dagster import jobs, recovery
 from ops.dagster.findings import look, summary
 from ops.dagster.jobs import JOBS, launch_pipeline, recover_pipeline, stop_pipeline
 from ops.dagster.recovery import outlived
+from ops.dagster.resetting import reset_pipeline
 from ops.dagster.runs import PIPELINE_TAG, WORKER_TAG, _this_process, run_in_progress
 from ops.environment import Progress, settings_now
 from pipelines import names
@@ -70,6 +71,23 @@ def test_an_unknown_pipeline_fails_with_the_names_that_exist(world: World, insta
         assert "pipeline is not deployed" in (failed.description or "")
         assert failed.metadata["deployed"].value == "sales"
         assert failed.metadata["error"].value == "InvalidInput"
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"to": "time"}, "no time is given"),
+        ({"to": "time", "at_ms": -1}, "no time is given"),
+        ({"to": "offsets"}, "no offset is given"),
+    ],
+)
+def test_a_reset_whose_time_or_offsets_were_forgotten_does_not_begin_with_everything(
+    world: World, instance: dg.DagsterInstance, config: dict[str, object], why: str
+) -> None:
+    world.deploy("sales")
+    failed = failure(run(reset_pipeline, "reset", instance, pipeline="sales", confirm="sales", **config))
+    assert why in (failed.description or "")
+    assert "InvalidInput" == failed.metadata["error"].value
 
 
 def test_a_run_carries_its_pipeline_and_its_worker(world: World, instance: dg.DagsterInstance) -> None:

@@ -10,6 +10,7 @@ from fcntl import LOCK_EX, flock
 import dagster as dg
 import psutil
 import pytest
+from sqlalchemy import update
 
 from ops.control import PipelineStatus
 from ops.dagster.incidents import (
@@ -26,6 +27,8 @@ from ops.dagster.incidents import (
 from ops.dagster.jobs import recover_pipeline
 from ops.dagster.reconcile import reconcile
 from ops.dagster.runs import PIPELINE_TAG, WORKER_TAG
+from pipelines.metastore.command import put
+from pipelines.metastore.validate import PIPELINE
 from pipelines.registry import RUNNING, STOPPED, DriverRow
 from tests.ops.dagster_world import World, instance, living_driver, world
 
@@ -168,6 +171,24 @@ def test_a_broken_definition_is_named_and_the_others_are_looked_after(
     assert request.tags[PIPELINE_TAG] == "sales"
 
 
+def test_a_pipeline_that_was_given_up_is_started_when_another_is_deployed_under_its_name(
+    world: World, instance: dg.DagsterInstance
+) -> None:
+    world.deploy("sales")
+    world.dead_driver("sales", state="failed", error="batch failed query=`cities` batch=`7`")
+    with world.registry.engine.begin() as connection:
+        connection.execute(update(DriverRow).values(started_at=time.time() - 3600))
+    memories = json.loads(tick(instance).cursor or "{}")
+    memories["sales"] |= {"runs": RUNS_MAX, "run_seen_at": time.time()}
+    assert "is given up" in str(tick(instance, json.dumps(memories)).skip_reason)
+    row = world.registry.pipeline("sales")
+    body = {"sql": row.sql, "sources": row.sources, "queries": row.queries, "deployed_at": time.time()}
+    world.log.change(put(PIPELINE, "sales", body))
+    [request] = tick(instance, json.dumps(memories)).run_requests or []
+    assert request.job_name == "launch_pipeline"
+    assert request.run_key == f"launch-sales-{body['deployed_at']}"
+
+
 def test_a_cursor_that_does_not_read_is_forgotten(world: World, instance: dg.DagsterInstance) -> None:
     world.deploy("sales", desired=RUNNING)
     for cursor in ("nonsense", "7", '{"sales": {"unknown": 1}}'):
@@ -251,6 +272,16 @@ def test_a_steady_driver_ends_the_back_off_and_a_young_one_does_not() -> None:
     young = decide(well, driver(started_at=NOW - STEADY_S + 1), 0.0, Memory(runs=4), now=NOW)
     steady = decide(well, driver(started_at=NOW - STEADY_S), 0.0, Memory(runs=4), now=NOW)
     assert (young.memory.runs, steady.memory.runs) == (4, 0)
+
+
+def test_a_memory_is_of_one_deployment() -> None:
+    over = Memory(runs=RUNS_MAX, run_seen_at=NOW, deployed_at=1.0)
+    assert decide(status(), driver(), 1.0, over, now=NOW).incident is None
+    anew = decide(status(), driver(), 2.0, over, now=NOW)
+    assert anew.incident is not None
+    assert (1, 2.0) == (anew.memory.runs, anew.memory.deployed_at)
+    # A cursor of a program that did not note it is taken for this deployment's.
+    assert RUNS_MAX == decide(status(), driver(), 2.0, Memory(runs=RUNS_MAX), now=NOW).memory.runs
 
 
 def test_a_fenced_driver_is_not_set_against_its_successor() -> None:

@@ -73,6 +73,25 @@ def test_a_pipeline_is_desired_to_run_while_it_runs_in_the_foreground(
     assert (error is None) == (0 == result.exit_code), result.output
 
 
+def test_who_starts_what_runs_in_the_foreground_is_not_undone_by_its_end(
+    world: World, kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy("sales", desired=STOPPED)
+    world.connect(kafka, monkeypatch)
+    monkeypatch.setattr(control, "launch", lambda *_, **__: 7)
+
+    def run_pipeline(*_: object, until_end: bool) -> dict[str, Any]:
+        assert 0 == CliRunner().invoke(app, ["start", "sales"]).exit_code
+        return {"records": 3}
+
+    monkeypatch.setattr(pipeline_driver, "run_pipeline", run_pipeline)
+    monkeypatch.setattr(environment, "with_spark", lambda settings, _tell: settings)
+    result = CliRunner().invoke(app, ["run", "sales", "--until-end"])
+    structlog.reset_defaults()
+    assert (0, RUNNING) == (result.exit_code, desired(world)), result.output
+    assert [] == list((world.home / "locks").glob("*.lent-*"))
+
+
 def test_a_database_that_is_broken_at_the_end_does_not_replace_the_runs_own_error(
     world: World, kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ops.past import rewind_all
+from ops.reset import reset_all
 from pipelines import clone as clone_module
 from pipelines import names
 from pipelines.clone import Cloned, clone
@@ -36,7 +38,7 @@ from statestore.batches import (
     encode_fields,
 )
 from statestore.config import KafkaConfig
-from statestore.errors import InvalidConfig, InvalidInput, Unavailable
+from statestore.errors import InvalidConfig, InvalidInput, RollforwardError, Unavailable, Unrecoverable
 from statestore.kafka.admin import Admin, Topic
 from statestore.kafka.groups import GroupOffsets
 from statestore.kafka.producer import ProducerFatal, TransactionalProducer
@@ -57,6 +59,9 @@ TABLE_SQL = """CREATE TABLE s (k VARCHAR PRIMARY KEY, a VARCHAR) WITH (kafka_top
 CREATE TABLE q AS SELECT a, COUNT(*) AS records FROM s GROUP BY a EMIT CHANGES;
 """
 STATELESS_SQL = "CREATE STREAM large AS SELECT a, n FROM s WHERE n > 5 EMIT CHANGES;"
+PAIR_SQL = f"""{SQL}CREATE STREAM s2 (a VARCHAR, n INT) WITH (kafka_topic = '{{topic}}2', value_format = 'json');
+CREATE TABLE r AS SELECT a, COUNT(*) AS records FROM s2 GROUP BY a EMIT CHANGES;
+"""
 Model = dict[bytes, bytes]
 
 
@@ -287,6 +292,52 @@ def test_what_could_not_be_right_is_refused(written: Written, unique: str) -> No
     with pytest.raises(InvalidInput, match="a second time"):
         rewind(original, written.settings, written.registry, batch=3, at_ms=None)
     assert written.models[3] == written.content(original, 3)
+
+
+def test_what_refuses_one_query_changes_nothing_of_the_others(kafka: str, unique: str, tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "home", kafka, tasks=2)
+    second_source = Admin(settings.kafka_config()).create(f"{unique}-in2", partitions=1, settings={})
+    written = Written(kafka, unique, tmp_path / "home", PAIR_SQL)
+    first, second = deployed_queries(written.row)
+    for deployed, source in ((first, written.source), (second, second_source)):
+        written.deployed, written.source = deployed, source
+        written.models.clear()
+        written.batch({b"k": b"0"})
+        written.batch({b"k": b"1"})
+    before = written.log(first)
+
+    def require_refused(work: Callable[[], object], error: type[RollforwardError], match: str) -> None:
+        with pytest.raises(error, match=match) as refused:
+            work()
+        assert "queries_done" not in refused.value.fields
+        assert before == written.log(first)
+
+    def go_back() -> object:
+        at_ms = int(time.time() * 1000) + 1
+        return rewind_all(
+            written.registry, written.settings, unique, None, batch=None, at_ms=at_ms, dry_run=False, tell=ignored
+        )
+
+    def begin_anew() -> object:
+        target = Target(edge=EARLIEST)
+        return reset_all(written.registry, written.settings, unique, None, target, dry_run=False)
+
+    # The second one's source has lost what it would read again.
+    send(written.kafka, second_source.name, 4)
+    written.admin.trim(second_source.name, 0, before=3)
+    require_refused(go_back, InvalidInput, "were deleted")
+    require_refused(lambda: written.clone(f"{unique}_copy"), InvalidInput, "were deleted")
+    assert written.registry.find(f"{unique}_copy") is None
+    # And now it is another topic.
+    written.admin.delete([second_source.name])
+    written.admin.await_gone(second_source.name)
+    written.admin.create(second_source.name, partitions=1, settings={})
+    require_refused(begin_anew, Unrecoverable, "created again")
+    written.registry.close()
+
+
+def ignored(_step: str, _detail: str) -> None:
+    """Progress that nobody watches."""
 
 
 def test_a_reset_cannot_be_undone_by_going_back(written: Written) -> None:

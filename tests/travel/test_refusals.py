@@ -12,13 +12,14 @@ import psutil
 import pytest
 
 from ops.past import require_stopped
+from pipelines import clone as clone_module
 from pipelines.clone import clone
 from pipelines.deploy import DeployedQuery
 from pipelines.metastore.embedded import want
 from pipelines.past import require_travel
 from pipelines.plan import EVERY_RECORD, Query, Window, query_to_json
 from pipelines.registry import RUNNING, STOPPED
-from pipelines.rewind import chosen, require_rewritable, rewind
+from pipelines.rewind import chosen, one_by_one, require_rewritable, rewind
 from pipelines.settings import Settings
 from pipelines.sql import parse_statement
 from pipelines.sql.catalogue import Relations
@@ -26,6 +27,7 @@ from pipelines.sql.define import define
 from pipelines.sql.planner import plan_create
 from pipelines.sql.tree import CreateAs, CreateSource
 from statestore.errors import InvalidInput
+from statestore.travel.past import OutOfReach
 from tests.travel.test_pipelines import Written
 
 STREAM = "CREATE STREAM s (a VARCHAR, n INT) WITH (kafka_topic='{topic}', value_format='json')"
@@ -133,28 +135,50 @@ def test_queries_that_read_each_other_s_results_are_not_cloned(two: Written, uni
 
 def test_only_a_pipeline_that_nobody_runs_or_will_start_is_brought_back(two: Written) -> None:
     name = two.deployed.pipeline
-    require_stopped(two.registry, name)
+    require_stopped(two.settings, two.registry, name)
     want(name, RUNNING, two.settings, two.registry)
     with pytest.raises(InvalidInput, match="pipeline is to run") as refused:
-        require_stopped(two.registry, name)
+        require_stopped(two.settings, two.registry, name)
     assert f"run `rollforward stop {name}` first" == refused.value.hint
     want(name, STOPPED, two.settings, two.registry)
     # It is to stop, and its driver has not ended yet: any living process is good enough for one.
     two.registry.driver_started(name, pid=os.getpid(), process_started=psutil.Process().create_time(), host="here")
     with pytest.raises(InvalidInput, match="pipeline is to run"):
-        require_stopped(two.registry, name)
+        require_stopped(two.settings, two.registry, name)
 
 
 @pytest.mark.parametrize("field", ["window", "emission", "changelog"])
-def test_a_clone_whose_plan_came_out_otherwise_is_refused(kafka: str, unique: str, tmp_path: Path, field: str) -> None:
+def test_a_clone_whose_plan_came_out_otherwise_is_refused(
+    kafka: str, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
     written = Written(kafka, unique, tmp_path / "home")
     others: dict[str, Any] = {"window": Window("tumbling", 1, 1, 0, 1), "emission": EVERY_RECORD, "changelog": True}
     other = replace(written.deployed.query, **{field: others[field]})
     written.row.queries[0]["plan"] = query_to_json(other)
+    # Nothing is committed that could be copied, and that is looked at first.
+    monkeypatch.setattr(clone_module, "_look", lambda *_: None)
     with pytest.raises(InvalidInput, match="the clone's plan is another one") as refused:
         clone(written.row, f"{unique}_copy", written.settings, written.registry, batch=None, at_ms=None)
     assert field == refused.value.fields["differs"]
     written.registry.close()
+
+
+def test_an_error_of_a_later_query_names_those_that_are_done(two: Written) -> None:
+    queries = chosen(two.row, None, None)
+
+    def work(deployed: DeployedQuery) -> str:
+        if deployed.query.name == "r":
+            raise OutOfReach("gone", hint="take another", nearest_before=3)
+        return deployed.query.name
+
+    assert ["q", "large"] == one_by_one(queries[:2], work)
+    with pytest.raises(OutOfReach, match="gone") as later:
+        one_by_one(queries, work)
+    assert {"nearest_before": 3, "queries_done": "q, large"} == later.value.fields
+    assert "take another" == later.value.hint
+    with pytest.raises(OutOfReach) as first:
+        one_by_one(queries[2:], work)
+    assert {"nearest_before": 3} == first.value.fields
 
 
 def test_the_refusals_come_before_anything_is_done(two: Written) -> None:
