@@ -3,13 +3,15 @@
 JSON objects are read all at once (`jsonfields.py`). A block is accepted only if it can hold exactly one object a record: every
 value starts with `{` and ends with `}` (so none can reach into the next: after a complete inner object, `{` is a syntax
 error), and as many rows come out as values went in. Otherwise the block is halved until the bad record stands alone; the
-others are decoded as usual. A record that Arrow's reader does not take, and every record of another format or with types
-that it does not know, is read by `values.py`, which converts as ksqlDB does.
+others are decoded as usual. A record that Arrow's reader does not take, or may take for another, and every record of
+another format or with types that it does not know, is read by `values.py`, which converts as ksqlDB does. So a record's row
+depends on the record alone: not on its neighbours, and not on what was read before.
 """
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.engine.arrowtypes import arrow_type
-from pipelines.engine.jsonfields import JsonFields, Rows, are_known, with_constants
+from pipelines.engine.jsonfields import JsonFields, are_known
 from pipelines.engine.jsonlines import joined
+from pipelines.engine.jsonnames import Rows
 from pipelines.engine.values import value_reader
 from pipelines.plan import Source
 
@@ -33,6 +36,10 @@ class _Found:
     reasons: dict[int, str] = field(default_factory=dict)
 
 
+# Adds the columns of values, none null, the first of them of the row that is given.
+_Read = Callable[[pa.BinaryArray, int, _Found], None]
+
+
 class BlockValues:
     """Reads the value columns of a source, `names` in their order. One remembers how records have been written so far."""
 
@@ -42,6 +49,8 @@ class BlockValues:
         self._types = [arrow_type(column.type) for column in columns]
         self._read = value_reader(source, columns)
         whole = source.value_format == "json" and source.wrapped and are_known(self._types)
+        # A field may be two columns' only in `values.py`.
+        whole = whole and len({column.field.upper() for column in columns}) == len(columns)
         self._fields = JsonFields(columns) if whole else None
 
     def decode(self, values: pa.BinaryArray) -> tuple[list[pa.Array], pa.StringArray]:
@@ -74,32 +83,30 @@ class BlockValues:
         shaped = self._fields.shaped(values)
         if shaped is not None:
             columns, others = shaped
-            found.pieces.append(self._with_others(columns, values, others, first, found) if len(others) else columns)
+            found.pieces.append(self._with_others(columns, values, others, first, found, self._block))
             return
-        reason = "value is not a JSON object"
         text = joined(values)
-        if text is not None:
-            try:
-                columns_read = self._fields.parse(text, values)
-                if columns_read is not None:
-                    bad = with_constants(text, values)
-                    found.pieces.append(columns_read if bad is None else _without(columns_read, bad, first, found))
-                    return
-            except pa.ArrowInvalid as error:
-                reason = f"value does not fit the columns: {str(error).splitlines()[0]}"
+        parsed = None if text is None else self._fields.parse(text, values)
+        if parsed is not None:
+            columns, others = parsed
+            kept = [_left_out(column, others) for column in columns]
+            found.pieces.append(self._with_others(kept, values, others, first, found, self._singly))
+            return
         if count == 1:
-            self._singly(values, first, found, reason)
+            self._singly(values, first, found)
             return
         half = count // 2
         self._block(values.slice(0, half), first, found)
         self._block(values.slice(half), first + half, found)
 
     def _with_others(
-        self, columns: list[pa.Array], values: pa.BinaryArray, others: Rows, first: int, found: _Found
+        self, columns: list[pa.Array], values: pa.BinaryArray, others: Rows, first: int, found: _Found, read: _Read
     ) -> list[pa.Array]:
-        """The columns with those values at their places that are decoded in another way; fewer than half are."""
+        """The columns with those values at their places that are decoded by `read`: the rows `others`."""
+        if not len(others):
+            return columns
         apart = _Found()
-        self._block(values.take(pa.array(others)), 0, apart)
+        read(values.take(pa.array(others)), 0, apart)
         found.reasons.update({first + int(others[row]): reason for row, reason in apart.reasons.items()})
         places = np.empty(len(values), np.int64)
         places[np.delete(np.arange(len(values)), others)] = np.arange(len(values) - len(others))
@@ -110,20 +117,18 @@ class BlockValues:
             for number, column in enumerate(columns)
         ]
 
-    def _singly(self, values: pa.BinaryArray, first: int, found: _Found, reason: str = "") -> None:
-        """The same, record by record. `reason` is what Arrow's reader said of the one record, if it was asked."""
+    def _singly(self, values: pa.BinaryArray, first: int, found: _Found) -> None:
+        """The same, record by record. All reasons are from here: a dead letter is grouped by its text, so that is no other."""
         rows = []
         for row, raw in enumerate(values.to_pylist()):
             try:
                 rows.append(self._read(raw))
-            except (ValueError, ArithmeticError, csv.Error, RecursionError) as error:
-                found.reasons[first + row] = reason or f"value does not fit the columns: {error}"
+            except (ValueError, ArithmeticError, csv.Error) as error:
+                found.reasons[first + row] = f"value does not fit the columns: {error}"
                 rows.append([None] * len(self._types))
         found.pieces.append([pa.array([row[i] for row in rows], kind) for i, kind in enumerate(self._types)])
 
 
-def _without(columns: list[pa.Array], bad: pa.BooleanArray, first: int, found: _Found) -> list[pa.Array]:
-    """The columns, null in the rows that are bad for a constant."""
-    for row in np.flatnonzero(bad.to_numpy(zero_copy_only=False)).tolist():
-        found.reasons[first + row] = "value does not fit the columns: NaN and Infinity are not JSON"
-    return [pc.if_else(bad, pa.scalar(None, column.type), column) for column in columns]
+def _left_out(column: pa.Array, rows: Rows) -> pa.Array:
+    """The column without these rows."""
+    return column.take(pa.array(np.delete(np.arange(len(column)), rows))) if len(rows) else column

@@ -1,6 +1,7 @@
 """Decode: Kafka records to rows, or to rows that say why a record is no row. Runs before the shuffle.
 
 values   `blockvalues.py`, a block at a time; of JSON `jsonfields.py` and `jsonshape.py`, single ones `values.py`
+         what one decodes to depends on the record alone
 keys     `keycolumns.py`, single ones `values.py`
 times    the record's, or a column's
 """
@@ -175,7 +176,7 @@ def _key_decoder(source: Source) -> KeyDecoder:
         for row, raw in enumerate(raws.to_pylist()):
             try:
                 rows.append(nothing if raw is None else read(raw))
-            except (ValueError, ArithmeticError, csv.Error, RecursionError) as error:
+            except (ValueError, ArithmeticError, csv.Error) as error:
                 if reasons[row] in (None, NULL_VALUE):
                     reasons[row] = f"key does not fit column {keys[0].name}: {error}"
                 rows.append(nothing)

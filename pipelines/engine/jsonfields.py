@@ -2,7 +2,8 @@
 
 Records that are written alike `jsonshape.py` reads; Arrow's reader takes the others as lines of one text, with the source's
 schema. A field may be written in any case, as in ksqlDB. Which spellings there are is learnt: where a column has no
-value the text is searched for another spelling of its name, and read again with it.
+value the text is searched for another spelling of its name, and read again with it. What is learnt only makes it quick:
+a record of two spellings of a name is left to `values.py` (`jsonnames.py`), and so are those of too many in all.
 """
 
 from __future__ import annotations
@@ -14,24 +15,22 @@ from decimal import Decimal
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
 from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.jsonlines import lines
-from pipelines.engine.values import exact_json, usual_spellings, whole_decimal
+from pipelines.engine.jsonnames import Names, Rows
+from pipelines.engine.values import double, exact_json, usual_spellings, whole_decimal
 from pipelines.plan import Column
-
-Rows = npt.NDArray[np.int64]
 
 # A few records are not worth the arrays around them.
 ROWS_MIN = 500
 _UNLIKE_MAX = 3
 # Records of a block that are asked for its shape.
 _PROBES = 8
-# Of one column. More are read one by one.
+# Of one column. Records of more are read one by one.
 _SPELLINGS_MAX = 12
 # What Arrow's reader takes and JSON does not have, outside of texts.
 _CONSTANTS = (b"NaN", b"Inf")
@@ -40,6 +39,7 @@ _BEFORE_CONSTANT = np.isin(np.arange(256), list(b":,[- \t\n\r"))
 _WITH_CONSTANT = r'^(?:[^"]|"(?:[^"\\]|\\.)*")*(?:NaN|Inf)'
 # A field's name in any case; where it stands in another object that does no harm.
 _NAMED = r'"(%s)"[ \t\n\r]*:'
+_NO_ROWS = np.empty(0, np.int64)
 
 
 def are_known(types: Iterable[pa.DataType]) -> bool:
@@ -54,9 +54,10 @@ class JsonFields:
         self._columns = columns
         self._types = [arrow_type(column.type) for column in columns]
         self._spellings = [usual_spellings(column.field) for column in self._columns]
-        self._any_case = re.compile(
-            _NAMED % "|".join(re.escape(column.field) for column in self._columns), re.IGNORECASE
-        )
+        self._names = Names([column.field for column in columns])
+        # STRASSE is a usual spelling of straße, and not the same in another case.
+        usual = "|".join(re.escape(name) for names in self._spellings for name in names)
+        self._any_case = re.compile(_NAMED % usual, re.IGNORECASE)
         self._decimals = any(pa.types.is_decimal(kind) for kind in self._types)
         # A column of a name that no value has costs as much as a number: so blocks are taken to have one spelling
         # of each and no field beside them, until one has.
@@ -99,16 +100,26 @@ class JsonFields:
         columns = [found.columns.get(name, pa.nulls(count, kind)) for name, kind in self._expected.items()]
         return columns, found.others
 
-    def parse(self, text: bytes, values: pa.BinaryArray) -> list[pa.Array] | None:
-        """One array a column of these values, which are the lines of the text; None if they are not one object each.
+    def parse(self, text: bytes, values: pa.BinaryArray) -> tuple[list[pa.Array], Rows] | None:
+        """One array a column of these values, which are the lines of the text, and the rows that only `values.py` can read.
 
-        Raises ArrowInvalid for anything that is no object, or does not fit.
+        None if they are not one object each, or some does not fit.
         """
+        try:
+            columns, others = self._parsed(text, values)
+        except pa.ArrowInvalid:
+            return None
+        constants = _with_constants(text, values)
+        return columns, others if constants is None else np.union1d(others, _rows(constants))
+
+    def _parsed(self, text: bytes, values: pa.BinaryArray) -> tuple[list[pa.Array], Rows]:
+        """The same, but for constants. Raises ArrowInvalid where it is None."""
         read = paj.ReadOptions(use_threads=False, block_size=max(len(text) + 1, 1024))
         if self._plain:
             try:
                 table = paj.read_json(pa.BufferReader(text), read_options=read, parse_options=self._parse_plain)
-                return self._picked(table) if table.num_rows == len(values) else None
+                # No record has another field, so none has two spellings of one.
+                return self._picked(_whole(table, values)), _NO_ROWS
             except pa.ArrowInvalid:
                 # Other fields, or an error that comes again.
                 pass
@@ -118,33 +129,31 @@ class JsonFields:
             else:
                 table = paj.read_json(pa.BufferReader(text), read_options=read, parse_options=self._parse)
                 self._plain = False
-            if table.num_rows != len(values):
-                return None
-            columns = self._picked(table)
-            if not self._learn(values, columns):
-                return columns
+            columns = self._picked(_whole(table, values))
+            missing = functools.reduce(pc.or_, (column.is_null() for column in columns)) if columns else None
+            if missing is None or not missing.true_count:
+                return columns, self._names.odd(values)
+            spellings = self._spellings_with(values, columns, missing)
+            if spellings == self._spellings:
+                return columns, self._names.odd(values)
+            if max(map(len, spellings)) > _SPELLINGS_MAX:
+                return columns, np.union1d(self._names.odd(values), _rows(missing))
+            self._spellings = spellings
+            self._expect(list(self._expected))
 
-    def _learn(self, values: pa.BinaryArray, columns: list[pa.Array]) -> bool:
-        """Whether fields without a value have one under a spelling that was not known until now."""
-        missing = functools.reduce(pc.or_, (column.is_null() for column in columns)) if columns else None
-        if missing is None or not missing.true_count:
-            return False
+    def _spellings_with(
+        self, values: pa.BinaryArray, columns: list[pa.Array], missing: pa.BooleanArray
+    ) -> list[list[str]]:
+        """Of each column the spellings, with those under which fields without a value, in the rows `missing`, have one."""
         text = lines(values.filter(missing))
         unset = [number for number, column in enumerate(columns) if column.null_count]
         if not any(_has_others(text, self._spellings[number]) for number in unset):
-            return False
+            return self._spellings
         found = set(self._any_case.findall(text.decode()))
-        spellings = [
+        return [
             _in_order(column.field, {*names, *(name for name in found if name.upper() == column.field.upper())})
             for column, names in zip(self._columns, self._spellings, strict=True)
         ]
-        if spellings == self._spellings:
-            return False
-        if max(map(len, spellings)) > _SPELLINGS_MAX:
-            raise pa.ArrowInvalid("a field is written in too many ways")
-        self._spellings = spellings
-        self._expect(list(self._expected))
-        return True
 
     def _parse_exactly(self, text: bytes) -> pa.Table:
         """The same by Python's own reader, which keeps every digit: Arrow's takes decimals from JSON strings alone."""
@@ -175,7 +184,18 @@ class JsonFields:
         return picked
 
 
-def with_constants(text: bytes, values: pa.BinaryArray) -> pa.BooleanArray | None:
+def _whole(table: pa.Table, values: pa.BinaryArray) -> pa.Table:
+    """The table, if it has as many rows as there are values; else raises ArrowInvalid."""
+    if table.num_rows != len(values):
+        raise pa.ArrowInvalid("a value is not one object")
+    return table
+
+
+def _rows(flags: pa.BooleanArray) -> Rows:
+    return np.flatnonzero(flags.to_numpy(zero_copy_only=False))
+
+
+def _with_constants(text: bytes, values: pa.BinaryArray) -> pa.BooleanArray | None:
     """Which of the values, the lines of the text, that Arrow has read have NaN or Infinity for a number; None if none has."""
     if not any(_may_have(text, constant) for constant in _CONSTANTS):
         return None
@@ -219,7 +239,7 @@ def _exact(value: object, kind: pa.DataType) -> object:
         # Arrow itself must not see an exponent as large as a text can say: it ends the process.
         return whole_decimal(value, kind.precision, kind.scale)
     if pa.types.is_floating(kind) and number:
-        return float(value)  # type: ignore[arg-type]
+        return double(value)
     fits = (
         (pa.types.is_integer(kind) and number and isinstance(value, int))
         or (pa.types.is_boolean(kind) and isinstance(value, bool))

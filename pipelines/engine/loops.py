@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.engine import jsonshape, jsontext
+from pipelines.engine import jsonscan, jsonshape, jsontext
 from statestore import partitioner
 from statestore.kafka import messages
 
@@ -11,5 +11,6 @@ def ready() -> None:
     """Have the machine code of all of them."""
     messages.ready()
     jsonshape.ready()
+    jsonscan.ready()
     jsontext.ready()
     partitioner.ready()

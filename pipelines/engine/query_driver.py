@@ -269,7 +269,7 @@ class QueryDriver:
                         batch=planned.batch,
                         attempts=attempt,
                         error=reason or cause,
-                        hint="nothing of the batch is committed; fix the cause and start the pipeline again",
+                        hint=_hint(self._figures(), tasks=query.tasks, batch=planned.batch),
                     ) from error
                 if reason is not None:
                     # It may be a result that was too large for its topic; that may have been mended.
@@ -587,3 +587,14 @@ class QueryDriver:
         self._ahead.close()
         self._commits.shutdown(wait=False)
         self._journal.close()
+
+
+def _hint(figures: list[dict[str, Any]], *, tasks: int, batch: int) -> str:
+    """What to do about a batch that is given up, and what is known of it from the figures of so many of the query's tasks."""
+    if any(task["batch"] >= batch for task in figures):
+        known = "some tasks have committed the batch, the others will"
+    elif len(figures) == tasks and all(task["state"] == "running" for task in figures):
+        known = "nothing of the batch is committed"
+    else:
+        known = "some tasks may have committed the batch, then the others will"
+    return f"{known}; fix the cause and start the pipeline again"

@@ -13,9 +13,12 @@ import csv
 import json
 import math
 import re
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from decimal import ROUND_HALF_UP, Context, Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 from pipelines import kafka_format
 from pipelines.plan import Column, Source
@@ -28,6 +31,17 @@ _DIGITS = Context(prec=PRECISION_MAX)
 _BITS = {"int": 31, "date": 31, "time": 31, "bigint": 63, "timestamp": 63}
 # Of any whole number that fits 64 bits. 1e999999999 is a short text, and its digits are not written out.
 _EXPONENT_MAX = 18
+
+# Levels of JSON: the record itself is the first. Python's reader needs a bit of its stack for each.
+DEPTH_MAX = 500
+# Of a whole number that is read as an int. Of one that has more Python refuses to, since it takes so long.
+_INT_DIGITS_MAX = 4_300
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_LEVEL = re.compile(rb"[\[\]{}]")
+_MINUS_ZERO = re.compile(r"-0(?![0-9.eE])")
+
+# Of a field that is longer than Python's own limit, a result that we have written could not be read again. Of the process.
+csv.field_size_limit(sys.maxsize)
 
 _NOT_FINITE = re.compile(r"[+-]?(NaN|Infinity|.*[0-9].*)")
 
@@ -50,30 +64,93 @@ def _reader(form: str, delimiter: str, columns: Sequence[Column], *, wrapped: bo
         return lambda raw: [kafka_format.decode(raw, types[0].spark)] if types else []
     if wrapped:
         names = [column.field for column in columns]
-        return lambda raw: _fields(_json(raw), names, types)
-    return lambda raw: [fitted(_json(raw), types[0])] if types else []
+        return _with_own_stack(lambda raw: _fields(exact_json(raw), names, types))
+    return _with_own_stack(lambda raw: [fitted(exact_json(raw), types[0])] if types else [])
 
 
-def _json(raw: bytes) -> Any:
+def _with_own_stack(read: Reader) -> Reader:
+    """The reader. Where the caller has left too little of its stack for so deep a value, it reads on a stack of its own."""
+
+    def run(raw: bytes) -> Row:
+        try:
+            return read(raw)
+        except RecursionError:
+            with ThreadPoolExecutor(1) as other:
+                return other.submit(read, raw).result()
+
+    return run
+
+
+def exact_json(raw: bytes) -> Any:
+    """What the text says, with every digit. Raises ValueError for what is no JSON, or has more than `DEPTH_MAX` levels.
+
+    An object in which fields are given twice is a `_Doubled`.
+    """
+    if raw.count(b"[") + raw.count(b"{") > DEPTH_MAX and _depth(raw) > DEPTH_MAX:
+        raise ValueError(f"more than {DEPTH_MAX} levels of nesting")
     # Given bytes, it would take UTF-16 and half pairs of surrogates, too. A byte order mark may be ignored (RFC 8259).
-    return exact_json(raw.decode("utf-8-sig"))
+    text = raw.decode("utf-8-sig")
+    if _MINUS_ZERO.search(text):
+        return _OF_ODD_NUMBERS.decode(text)
+    try:
+        return _JSON.decode(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        if len(text) <= _INT_DIGITS_MAX:
+            raise
+        return _OF_ODD_NUMBERS.decode(text)
 
 
-def exact_json(text: str | bytes) -> Any:
-    """What the text says, with every digit. Raises ValueError for what is no JSON, and for a field that is given twice."""
-    return json.loads(text, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_fields_once)
+def _depth(raw: bytes) -> int:
+    """How many levels are open at most, if it is JSON."""
+    depth = most = 0
+    for bracket in _LEVEL.findall(_TEXT.sub(b"", raw)):
+        depth += 1 if bracket in b"[{" else -1
+        most = max(most, depth)
+    return most
 
 
-def _fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+class _Doubled(dict[str, Any]):
+    """An object in which fields are given `twice`: it may stand where nothing is read, or only its other fields are."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.twice = {name for name, times in Counter(name for name, _ in pairs).items() if times > 1}
+
+    def items(self) -> NoReturn:
+        """Raises ValueError: who reads it whole, as JSON's writer, reads the doubled fields."""
+        raise ValueError("a field is given twice")
+
+
+class _MinusZero(int):
+    """-0, which is a whole number, and as a DOUBLE has its sign, as with Arrow's reader."""
+
+    def __float__(self) -> float:
+        return -0.0
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A hook of JSON's reader."""
     fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a field is given twice")
-    return fields
+    return fields if len(fields) == len(pairs) else _Doubled(pairs)
 
 
 def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not JSON")
+
+
+def _odd_number(text: str) -> int | Decimal:
+    if text == "-0":
+        return _MinusZero()
+    return int(text) if len(text.lstrip("-")) <= _INT_DIGITS_MAX else Decimal(text)
+
+
+_JSON = json.JSONDecoder(parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_object)
+# Asked of every whole number it takes its time.
+_OF_ODD_NUMBERS = json.JSONDecoder(
+    parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_object, parse_int=_odd_number
+)
 
 
 def _fields(value: Any, names: Sequence[str], types: Sequence[SqlType]) -> Row:
@@ -82,8 +159,17 @@ def _fields(value: Any, names: Sequence[str], types: Sequence[SqlType]) -> Row:
     spellings: dict[str, list[str]] = {}
     for name in value:
         spellings.setdefault(name.upper(), []).append(name)
-    found = (_given(value, name, spellings.get(name.upper(), [])) for name in names)
-    return [fitted(field, type_) for field, type_ in zip(found, types, strict=True)]
+    if isinstance(value, _Doubled) and any(
+        not value.twice.isdisjoint(spellings.get(name.upper(), ())) for name in names
+    ):
+        raise ValueError("a field is given twice")
+    row = []
+    for name, type_ in zip(names, types, strict=True):
+        try:
+            row.append(fitted(_given(value, name, spellings.get(name.upper(), [])), type_))
+        except (ValueError, ArithmeticError) as error:
+            raise ValueError(f"{name}: {error}") from error
+    return row
 
 
 def _given(value: dict[str, Any], name: str, spellings: list[str]) -> Any:
@@ -118,7 +204,7 @@ def fitted(value: Any, type_: SqlType) -> Any:
     if kind in _BITS:
         return _integer(value, kind)
     if kind == "double":
-        return _double(value)
+        return double(value)
     if kind == "decimal":
         return whole_decimal(value, type_.precision, type_.scale)
     if kind == "bytes":
@@ -148,6 +234,8 @@ def _encodable(text: str) -> str:
 
 
 def _plain_number(value: Decimal) -> float:
+    if value.as_tuple().exponent == 0 and value.adjusted() >= _INT_DIGITS_MAX:
+        raise ValueError(f"a number of more than {_INT_DIGITS_MAX} digits is no STRING")
     return float(value)
 
 
@@ -172,9 +260,13 @@ def _plain(text: str) -> str:
     return text.strip()
 
 
-def _double(value: Any) -> float:
+def double(value: Any) -> float:
+    """The number, or the text of one, as a DOUBLE: infinite where it is too large. Raises ValueError for anything else."""
     plain = _number(value)
-    number = float(plain)
+    try:
+        number = float(plain)
+    except OverflowError:
+        return math.inf if plain > 0 else -math.inf
     # Java knows these words in one spelling, Python in any, and `inf` too. Digits may be too many for a finite number.
     if isinstance(plain, str) and not math.isfinite(number) and not _NOT_FINITE.fullmatch(plain):
         raise ValueError(f"{plain!r} is no number")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -16,7 +20,7 @@ from hypothesis import strategies as st
 from pipelines.engine.blockvalues import NULL_VALUE
 from pipelines.engine.decode import decoder
 from pipelines.engine.records import GivenRecords
-from pipelines.engine.values import value_reader
+from pipelines.engine.values import DEPTH_MAX, value_reader
 from pipelines.engine.windowed_keys import join_key
 from pipelines.plan import Column, Source
 
@@ -213,9 +217,20 @@ def test_any_mixture_decodes_record_by_record(mixture: list) -> None:
     assert expected == [(row["A"], row["__error"] is not None) for row in rows]
 
 
-# A field that is not read may come twice in a block, and -0 is -0.0 there.
-FIELDS = st.sampled_from(["a", "A", "theName", "thename", "x", "X", "ok"])
+FIELDS = st.sampled_from(
+    [
+        *("a", "A", "theName", "thename", "thenamE", "x", "X", "ok", "oK", "zz", "zZ", "ſ"),
+        *(r"\u0061", r"thena\u006de", r"\"a"),
+    ]
+)
 ODD = [
+    "-0",
+    '{"a":1,"A":2,"A":3}',
+    "1" + "0" * 400,
+    "-1" + "0" * 5_000,
+    "[" * 499 + "]" * 499,
+    "[" * 500 + "]" * 500,
+    '"%s"' % ("{[" * 600),
     "1",
     "-7",
     "0",
@@ -266,20 +281,181 @@ def objects(draw: st.DrawFn) -> bytes:
     return ("{" + f",{space}".join(pairs) + "}").encode()
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(objects(), min_size=1, max_size=12), st.sampled_from([0, 700]))
-def test_a_block_is_read_as_its_values_are_one_by_one(values: list[bytes], plain: int) -> None:
-    columns = [column for column in SOURCE.columns if not column.key]
-    read = value_reader(SOURCE, columns)
-    rows = decode([*values, *[b'{"a":1,"theName":"n"}'] * plain])
-    for value, row in zip(values, rows, strict=False):
+def read_alone(source: Source, values: list[bytes]) -> list[tuple[str | None, str | None]]:
+    """Of each value the row or the reason, whatever others there are."""
+    read = value_reader(source, [column for column in source.columns if not column.key])
+
+    @cache
+    def alone(value: bytes) -> tuple[str | None, str | None]:
         try:
-            expected = read(value)
-        except (ValueError, ArithmeticError):
-            expected = None
-        assert (expected is None) == (row["__error"] is not None)
-        if expected is not None:
-            assert repr(expected) == repr([row[column.name] for column in columns])
+            return repr(read(value)), None
+        except (ValueError, ArithmeticError) as error:
+            return None, f"value does not fit the columns: {error}"
+
+    return [alone(value) for value in values]
+
+
+def read_in_blocks(source: Source, blocks: list[list[bytes]]) -> list[list[tuple[str | None, str | None]]]:
+    """The same by one decoder that reads block after block."""
+    names = [column.name for column in source.columns if not column.key]
+    decoded = decoder(source, (), lambda *_: None)(records(block) for block in blocks)
+    return [
+        [(None if row["__error"] else repr([row[name] for name in names]), row["__error"]) for row in batch.to_pylist()]
+        for batch in decoded
+    ]
+
+
+PLAIN = [b'{"a":1,"theName":"n"}', b'{"a":1,"theName":"n","other":{"a":1,"A":2}}']
+WITH_DECIMAL = replace(SOURCE, columns=(*SOURCE.columns, Column("M", "m", "decimal(9,2)")))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.lists(objects(), min_size=1, max_size=12), min_size=1, max_size=3),
+    st.sampled_from([0, 700]),
+    st.sampled_from(PLAIN),
+    st.sampled_from([SOURCE, WITH_DECIMAL]),
+)
+def test_a_record_is_read_as_alone_whatever_is_read_with_it_and_before(
+    blocks: list[list[bytes]], times: int, plain: bytes, source: Source
+) -> None:
+    blocks = [[*block, *[plain] * times] for block in blocks]
+    assert [read_alone(source, block) for block in blocks] == read_in_blocks(source, blocks)
+
+
+AMOUNT = Source("S", "s", "json", (Column("AMOUNT", "amount", "bigint"), Column("K", "k", "string")))
+
+
+@pytest.mark.parametrize("times", [1, 700])
+@pytest.mark.parametrize(
+    ("value", "amount"),
+    [
+        (b'{"aMount":2,"Amount":1,"k":"x"}', 1),
+        (b'{"aMount":2,"amount":1,"k":"x"}', 1),
+        (b'{"aMount":2,"amount":null,"k":"x"}', 2),
+        (b'{"\\u0061Mount":2,"k":"x"}', 2),
+        (b'{"aMount":2,"other":{"Amount":1}}', 2),
+        (b'{"aMount":2,"other":1,"other":2}', 2),
+    ],
+)
+def test_what_a_field_was_called_before_changes_nothing(value: bytes, amount: int, times: int) -> None:
+    spellings = ["".join(letters) + "nt" for letters in product(*zip("amou", "AMOU", strict=True))]
+    given = [[b'{"%s":7,"k":"x"}' % name.encode()] * times for name in ["aMount", *spellings]]
+    # The first block makes one spelling known, all of them are more than are kept.
+    for before in ([], given[:1], given):
+        row = read_in_blocks(AMOUNT, [*before, [value] * times])[-1][-1]
+        assert row == (repr([amount, "x" if b'"k"' in value else None]), None)
+
+
+@pytest.mark.parametrize("times", [1, 200])
+def test_why_a_record_is_bad_does_not_depend_on_what_was_read_before(times: int) -> None:
+    bad = [b'{"amount":1,"aMount":2,"aMount":3}', b'{"aMount":"x"}', b'{"aMount":1,"x":NaN}']
+    for before in ([], [[b'{"aMount":7}']]):
+        assert read_in_blocks(AMOUNT, [*before, bad * times])[-1] == read_alone(AMOUNT, bad * times)
+
+
+GERMAN = Source(
+    "S", "s", "json", (Column("A", "straße", "bigint"), Column("B", "größe", "bigint"), Column("C", "summe", "bigint"))
+)
+GERMAN_FIELDS = st.sampled_from(
+    [
+        "straße",
+        "STRASSE",
+        "Strasse",
+        "StrassE",
+        "STRAßE",
+        "größe",
+        "Größe",
+        "GRÖSSE",
+        "summe",
+        "ſumme",
+        "Summe",
+        "süße",
+        "ß",
+    ]
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.lists(st.dictionaries(GERMAN_FIELDS, st.integers(0, 9), max_size=4), min_size=1, max_size=6), min_size=1
+    ),
+    st.booleans(),
+    st.sampled_from([0, 700]),
+    st.sampled_from([GERMAN, replace(GERMAN, columns=GERMAN.columns[2:])]),
+)
+def test_the_case_of_other_letters_is_that_of_one_record_alone(
+    blocks: list[list[dict[str, int]]], ascii_: bool, times: int, source: Source
+) -> None:
+    extra = [b'{"summe":1,"other":2}'] * times
+    texts = [[*(json.dumps(each, ensure_ascii=ascii_).encode() for each in block), *extra] for block in blocks]
+    assert [read_alone(source, block) for block in texts] == read_in_blocks(source, texts)
+
+
+def test_a_field_of_two_columns_is_read_as_alone() -> None:
+    source = Source("S", "s", "json", (Column("a", "a", "bigint"), Column("A", "A", "bigint")))
+    values = [b'{"a":1}', b'{"A":1}', b'{"a":null,"A":1}', b'{"a":2,"A":1}']
+    for times in (1, 700):
+        assert [read_alone(source, values * times)] == read_in_blocks(source, [values * times])
+
+
+def nested(levels: int, name: str) -> bytes:
+    """A record of so many levels, itself the first."""
+    return b'{"%s":' % name.encode() + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
+
+
+def with_stack_left(frames: int, work: Callable[[], Any]) -> Any:
+    """What comes of work that may call so many functions, one in the other."""
+
+    def deeper(calls: int) -> Any:
+        return work() if calls <= 0 else deeper(calls - 1)
+
+    return deeper(sys.getrecursionlimit() - len(inspect.stack(0)) - frames)
+
+
+@pytest.mark.parametrize("frames", [1_000, 200])
+@pytest.mark.parametrize("source", [SOURCE, WITH_DECIMAL], ids=["arrow", "decimal"])
+@pytest.mark.parametrize("name", ["other", "theName"])
+@pytest.mark.parametrize("times", [0, 700])
+def test_a_record_may_have_so_many_levels_and_no_more_whoever_calls(
+    name: str, source: Source, frames: int, times: int
+) -> None:
+    limits = [nested(DEPTH_MAX, name), nested(DEPTH_MAX + 1, name), nested(100_000, name)]
+    block = [*limits, *[b'{"a":1,"other":[2]}'] * times]
+    rows = with_stack_left(frames, lambda: read_in_blocks(source, [block])[0])
+    reason = "value does not fit the columns: more than 500 levels of nesting"
+    assert [None, reason, reason, *[None] * times] == [why for _, why in rows]
+
+
+def test_brackets_in_texts_are_no_levels() -> None:
+    value = b'{"theName":"%s","other":[1,"\\"%s"]}' % (b"[" * 600, b"{" * 600)
+    for times in (1, 700):
+        assert [(repr([None, "[" * 600, None, None]), None)] * times == read_in_blocks(SOURCE, [[value] * times])[0]
+
+
+def test_a_key_is_nested_as_deep_as_a_value() -> None:
+    columns = (Column("K", "k", "string", key=True), Column("L", "l", "string", key=True), Column("A", "a", "int"))
+    source = Source("S", "s", "json", columns, key_format="json")
+    (rows,) = decoder(source, (), lambda *_: None)([records([b"{}"] * 2, [nested(500, "x"), nested(501, "x")])])
+    assert [None, "key does not fit column K: more than 500 levels of nesting"] == rows["__error"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"theName":{"q":1,"q":2}}', b'{"theName":[{"q":1,"q":2}]}', b'{"zz":1,"A":1,"A":2}']
+)
+def test_a_doubled_field_that_is_read_is_bad(value: bytes) -> None:
+    for source in (SOURCE, WITH_DECIMAL):
+        ((_, reason),) = read_in_blocks(source, [[value]])[0]
+        assert str(reason).endswith("a field is given twice")
+
+
+def test_a_number_that_is_too_long_is_no_text() -> None:
+    ((_, reason),) = read_in_blocks(SOURCE, [[b'{"theName":[1%s]}' % (b"0" * 4_300)]])[0]
+    assert reason == "value does not fit the columns: theName: a number of more than 4300 digits is no STRING"
+    assert read_in_blocks(SOURCE, [[b'{"theName":1%s}' % (b"0" * 4_299)]]) == [
+        [(repr([None, "1" + "0" * 4299, None, None]), None)]
+    ]
 
 
 def test_words_that_java_knows_are_numbers_and_texts_may_have_them() -> None:
@@ -415,6 +591,11 @@ def test_delimited_values_have_quotes_and_empty_fields_are_null() -> None:
     ]
     assert [False, False, True, True] == [row["__error"] is not None for row in rows]
     assert "p" == delimited([b"1|p|2"], "|")[0]["B"]
+
+
+def test_a_delimited_field_may_be_as_long_as_a_record() -> None:
+    (row,) = delimited([b"1," + b"x" * 1_000_000 + b",2"])
+    assert (None, "x" * 1_000_000) == (row["__error"], row["B"])
 
 
 def test_a_timestamp_column_is_the_rows_time_and_a_wrong_one_an_error() -> None:

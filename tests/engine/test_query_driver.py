@@ -1,0 +1,71 @@
+"""A batch that is given up: what its error says is true of every task."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+
+from pipelines.engine.job import StagedBatch
+from pipelines.engine.query_driver import QueryDriver
+from pipelines.traces import NO_TRACES
+from statestore.batches import Planned, Range
+from statestore.errors import Unavailable
+
+PLANNED = Planned(7, "plan", (Range("s", "id", 0, 0, 10),))
+QUERY: Any = SimpleNamespace(name="q", tasks=2, on_error="stop")
+
+
+def driver_of(figures: list[dict[str, Any]]) -> QueryDriver:
+    """One whose every attempt fails at the commit; the tasks then have these figures."""
+
+    def commit(_planned: Planned, _staged: StagedBatch) -> None:
+        raise Unavailable("store server has ended", task="q-1")
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    driver = object.__new__(QueryDriver)
+    fakes: dict[str, Any] = {
+        "deployed": SimpleNamespace(pipeline="p", query=QUERY),
+        "query": QUERY,
+        "_settings": SimpleNamespace(batch_attempts=2, small_batch_bytes=0, on_error="stop"),
+        "_pace": SimpleNamespace(bytes_of=lambda _offsets: 1),
+        "_aborted": threading.Event(),
+        "_traces": NO_TRACES,
+        "_ahead": SimpleNamespace(take=nothing, drop=nothing),
+        "_stager": SimpleNamespace(stage=lambda *_: StagedBatch(10, 0, ()), most=None),
+        "_journal": SimpleNamespace(require_newest=nothing),
+        "_servers": SimpleNamespace(figures=lambda _query: figures, ensure=nothing),
+        "_log": structlog.get_logger(),
+        "_begin_next": nothing,
+        "_commit": commit,
+    }
+    for name, fake in fakes.items():
+        if not isinstance(getattr(QueryDriver, name, None), property):
+            setattr(driver, name, fake)
+    return driver
+
+
+def task(batch: int, state: str = "running") -> dict[str, Any]:
+    return {"task": "q-0", "state": state, "batch": batch, "epoch": 1}
+
+
+@pytest.mark.parametrize(
+    ("figures", "known"),
+    [
+        ([task(6), task(6)], "nothing of the batch is committed"),
+        ([task(7), task(6)], "some tasks have committed the batch, the others will"),
+        ([task(7)], "some tasks have committed the batch, the others will"),
+        # A task that does not answer, or whose last commit is not known, may have committed.
+        ([task(6)], "some tasks may have committed the batch, then the others will"),
+        ([task(6), task(6, "recovering")], "some tasks may have committed the batch, then the others will"),
+    ],
+)
+def test_nothing_is_said_to_be_committed_only_where_that_is_known(figures: list[dict[str, Any]], known: str) -> None:
+    with pytest.raises(Unavailable) as given_up:
+        driver_of(figures)._run(QUERY, PLANNED, 0.0)
+    assert given_up.value.hint == f"{known}; fix the cause and start the pipeline again"
