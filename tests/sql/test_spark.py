@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from pipelines.plan import Query
+from pipelines.engine.arrowtypes import arrow_type
+from pipelines.engine.decode import decoder
+from pipelines.engine.job import uncounted
+from pipelines.engine.merge import DROPPED, MERGED, STREAM_TIME, MergeSql, key_bytes, state_parts
+from pipelines.engine.ordered import with_places
+from pipelines.engine.record_order import NO_TIME, RecordOrder
+from pipelines.engine.records import GivenRecords
+from pipelines.engine.statecodec import StateCodec
+from pipelines.jsonvalue import dump
+from pipelines.lookup import stored_keys
+from pipelines.plan import GroupKey, Query
 from pipelines.sql import parse_pipeline
 from pipelines.sql.expression import RowExpressions
+from pipelines.sql.formats import KAFKA_KEYS
+from pipelines.sql.functions import AGGREGATES
 from pipelines.sql.read_expression import read_expression
 from pipelines.sql.script import read_statements
+from pipelines.testing.session import SMALL
+from statestore.store import Isolation
+from tests.support.given_reader import GivenReader
 
 STREAM = (
     "CREATE STREAM s (a INT, b BIGINT, d DOUBLE, f BOOLEAN, t VARCHAR, m DECIMAL(10, 2), na INT, nb BIGINT, nd DOUBLE,"
@@ -321,3 +341,158 @@ class TestPlans:
         result = ResultExpressions(rows_of_s(), {})
         inferred = [result.value(read_expression(read_statements(call)[0])).type.spark for call in calls]
         assert inferred == [type_ for _, type_ in groups.dtypes[1:]]
+
+
+class TestStores:
+    """What is read from a store is what the engine has written: keys, and values of aggregates."""
+
+    STREAM = (
+        "CREATE STREAM s (k VARCHAR KEY, i INT, b BIGINT, d DOUBLE, f BOOLEAN, t VARCHAR, m DECIMAL(22, 2),"
+        " at TIMESTAMP, y BYTES, xs ARRAY<INT>, ms ARRAY<DECIMAL(22, 2)>, mp MAP<STRING, DECIMAL(22, 2)>,"
+        " st STRUCT<p INT, q MAP<STRING, DOUBLE>, r BYTES>) WITH (kafka_topic='in', value_format='json');"
+    )
+    # After each of these rows there is a result.
+    ROWS: tuple[dict[str, Any], ...] = (
+        {},
+        {"i": 3, "b": 2**53 - 1, "d": 2.5, "f": True, "t": 'q "ü"\n', "m": "12345678901234567890.12", "at": 1000},
+        {"i": 3, "b": 2**53 - 1, "d": 2.5, "f": True, "t": 'q "ü"\n', "m": "12345678901234567890.12", "at": 1000},
+        {"y": "AP8=", "xs": [1, None], "ms": ["0.10", "7"], "mp": {"a": "1.10", "b": None}},
+        {"mp": {"b": "2"}, "st": {"p": 1, "q": {"x": 0.5, "y": None}, "r": "AP8="}},
+        {"i": -7, "b": 3, "d": 1e100, "f": False, "t": "a", "m": "-0.01", "at": 5, "y": "", "xs": [], "ms": None},
+        {"i": 0, "d": "NaN", "t": "null", "m": "0", "st": {"p": None, "q": {}, "r": None}},
+        {"d": "-Infinity", "t": ""},
+    )
+    PLAIN = ("i", "b", "d", "t", "m", "at")
+    ANY = (*PLAIN, "f", "y", "xs", "mp", "st")
+    CALLS = MappingProxyType(
+        {
+            "COUNT": ["COUNT(*)", "COUNT(d)"],
+            "SUM": ["SUM(i)", "SUM(b)", "SUM(d)", "SUM(m)"],
+            "MIN": [f"MIN({column})" for column in PLAIN],
+            "MAX": [f"MAX({column})" for column in PLAIN],
+            "AVG": ["AVG(i)", "AVG(b)", "AVG(d)", "AVG(m)"],
+            "SUM_LIST": ["SUM_LIST(xs)", "SUM_LIST(ms)"],
+            "ATTR": [f"ATTR({column})" for column in ANY],
+            "COLLECT_LIST": [f"COLLECT_LIST({column})" for column in ANY],
+            "COLLECT_SET": [f"COLLECT_SET({column})" for column in ANY],
+            "COLLECT_MAP": ["COLLECT_MAP(mp)", "COLLECT_MAP(st->q)"],
+            "COUNT_DISTINCT": [f"COUNT_DISTINCT({column})" for column in ANY],
+            "EARLIEST_BY_OFFSET": [
+                f"EARLIEST_BY_OFFSET({column}{more})" for column in ANY for more in ("", ", 2, false")
+            ],
+            "LATEST_BY_OFFSET": [f"LATEST_BY_OFFSET({column}{more})" for column in ANY for more in ("", ", 2, false")],
+            "HISTOGRAM": ["HISTOGRAM(t)"],
+            "STDDEV_SAMP": ["STDDEV_SAMP(i)", "STDDEV_SAMP(d)"],
+            "STDDEV_SAMPLE": ["STDDEV_SAMPLE(i)", "STDDEV_SAMPLE(d)"],
+            "TOPK": [*(f"TOPK({column}, 2)" for column in (*PLAIN, "y")), "TOPK(i, d, m, mp, 3)"],
+            "TOPKDISTINCT": [f"TOPKDISTINCT({column}, 2)" for column in (*PLAIN, "y")],
+        }
+    )
+    # Their results are computed from several aggregates, and are not pulled.
+    NOT_PULLED = ("CORRELATION",)
+
+    def test_every_aggregate_is_compared(self) -> None:
+        assert {*AGGREGATES} == {*self.CALLS, *self.NOT_PULLED}
+
+    @pytest.mark.parametrize("name", CALLS)
+    def test_a_row_has_the_values_that_the_topic_says(
+        self, told_and_read: tuple[list[bytes], list[dict[str, Any]]], name: str
+    ) -> None:
+        told, read = told_and_read
+        assert len(self.ROWS) == len(told) == len(read)
+        for call in self.CALLS[name]:
+            for topic, row in zip(told, read, strict=True):
+                assert exact(dump(row[call])) in (exact(topic)[call], shortest(topic)[call]), call
+
+    KEYS = (
+        ("string", ["a", "_x", "ünal", "#a", " a", "a ", "a\nb", 'a"b', "a,b", "", "-1", "\x1f\x0b\x7f", "\u2028", "null"]),
+        ("int", [5, -5, 0, -(2**31)]),
+        ("bigint", [5, -5, -(2**63), 2**63 - 1]),
+        ("boolean", [True, False]),
+        ("timestamp", [1000, -1]),
+        ("date", [19000, -1]),
+        ("decimal(6,2)", [Decimal("1.10"), Decimal("-0.01"), Decimal("0.00"), Decimal("9999.99")]),
+        ("decimal(12,10)", [Decimal("1E-10"), Decimal("0E-10"), Decimal("-0.0000001000"), Decimal("0.0000010000")]),
+        ("double", [1.5, -0.0, 1e10, math.nan]),
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("form", ["kafka", "json", "delimited"])
+    def test_a_key_is_looked_up_under_the_bytes_that_spark_writes(self, spark: SparkSession, form: str) -> None:
+        fits = [(type_, values) for type_, values in self.KEYS if form != "kafka" or type_ in KAFKA_KEYS]
+        compared = set()
+        for type_, values in fits:
+            frame = spark.createDataFrame(pa.table({"K": pa.array(values, arrow_type(type_))}))
+            for count in (1,) if form == "kafka" else (1, 2):
+                keys = tuple(GroupKey(f"K{at}", "`K`", type_) for at in range(count))
+                query = replace(plan("a, COUNT(*) AS n", "GROUP BY a"), key_format=form, group_by=keys)
+                written = [bytes(row[0]) for row in frame.selectExpr(key_bytes(query, keys)).collect()]
+                for value, stored in zip(values, written, strict=True):
+                    found = stored_keys(query, [(value,) * count])
+                    assert found is None or stored in found, (type_, value)
+                    compared.add(type_ if found else "")
+        assert {type_ for type_, _ in fits} - {"double"} <= compared
+        assert ("double" in compared) == (form == "kafka")
+
+
+@pytest.fixture(scope="module")
+def told_and_read(spark: SparkSession) -> tuple[list[bytes], list[dict[str, Any]]]:
+    """By call, after each row: what the result topic says, and what a reader of the store that was written then."""
+    calls = [call for each in TestStores.CALLS.values() for call in each]
+    selected = ", ".join(f"{call} AS `{call}`" for call in calls)
+    query = parse_pipeline(
+        f"{TestStores.STREAM} CREATE TABLE q WITH (emit='every-record') AS SELECT k, {selected} FROM s GROUP BY k;",
+        pipeline="p",
+    ).queries[0]
+    with interpreted(spark):
+        results = emitted(query, [json.dumps(row).encode() for row in TestStores.ROWS], spark)
+    parts = [part for aggregate in query.aggregates for part in state_parts(aggregate)]
+    types = [arrow_type(part.type) for part in parts]
+    merged = [
+        results.column(f"{MERGED}{part.name}").combine_chunks().cast(type_)
+        for part, type_ in zip(parts, types, strict=True)
+    ]
+    states = StateCodec(types).encode(pa.array(range(1, len(results) + 1)), merged).to_pylist()
+    reader = GivenReader(replace(query, tasks=1), {f"{at}".encode(): state for at, state in enumerate(states)})
+    read = [row.value for row in reader.scan(None, None, Isolation.READ_COMMITTED)]
+    return results.column("__value").to_pylist(), read
+
+
+@contextmanager
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Rows are computed once each: compiling code for them takes longer than that."""
+    before = {name: spark.conf.get(name) for name in SMALL if spark.conf.isModifiable(name)}
+    for name in before:
+        spark.conf.set(name, SMALL[name])
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def emitted(query: Query, values: list[bytes], spark: SparkSession) -> pa.Table:
+    """What the engine gives to be written after each of these records, which have one key: results and merged parts."""
+    count = len(values)
+    records = GivenRecords(
+        partition=0,
+        keys=pa.array([b"k"] * count, pa.binary()),
+        values=pa.array(values, pa.binary()),
+        offsets=pa.array(range(count), pa.int64()),
+        times=pa.array(range(1, count + 1), pa.int64()),
+    )
+    sql, order = MergeSql(query), RecordOrder(query)
+    decoded = pa.Table.from_batches(with_places(decoder(query.source, None, uncounted), raw_keys=False)([records]))
+    rows = sql.with_keys(spark.createDataFrame(decoded)).selectExpr(*order.inputs()).toArrow()
+    assert len(rows) == rows.column("__dead").null_count, rows.column("__dead").to_pylist()
+    taken = order.rows(rows, lambda keys: pa.nulls(len(keys), pa.binary()), NO_TIME).rows
+    for name in ("__token", STREAM_TIME, DROPPED):
+        taken = taken.append_column(name, pa.nulls(len(taken), pa.int64()))
+    return sql.results(spark.createDataFrame(taken)).toArrow()
+
+
+def exact(text: str | bytes) -> Any:
+    """What JSON says, with every digit."""
+    return json.loads(text, parse_float=Decimal)
+
+
+def shortest(text: str | bytes) -> Any:
+    """The same, where Java has written doubles with more digits than are needed."""
+    return json.loads(text, parse_float=lambda number: Decimal(repr(float(number))))
