@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from pipelines.metastore.embedded import execute
+from pipelines.metastore.statement import start_pipeline
+from pipelines.settings import Settings
 from statestore.config import KafkaConfig
 from statestore.kafka.admin import Admin
 from statestore.kafka.producer import TransactionalProducer
@@ -119,3 +122,17 @@ def test_a_lost_store_is_planned_as_a_full_replay(cli: Cli, source: str, tmp_pat
     assert {"full replay"} == {task["way"] for task in committed}
     assert all(task["offsets"] > 0 and task["local_batch"] is None for task in committed)
     assert "full replay" in cli("recover", source, "--dry-run").stdout
+
+
+def test_a_restore_names_what_ends_by_it_before_it_asks(cli: Cli, source: str, kafka: str, tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_text(SQL.format(topic=source, table="t"))
+    cli.json("deploy", "a.sql", "--pipeline", source, "--json")
+    cli.json("metastore", "backup", "saved", "--json")
+    service = cli.environment["ROLLFORWARD_SERVICE"]
+    execute(start_pipeline(source), Settings(bootstrap_servers=kafka, home=tmp_path, service=service))
+    asked = cli("metastore", "restore", "saved")
+    assert (1, True) == (asked.returncode, f"{source} will end: it is stopped in the backup" in asked.stderr)
+    assert 2 == cli.json("metastore", "log", "--json")["sequence"]
+    done = cli.json("metastore", "restore", "saved", "--yes", "--json")
+    assert {"sequence": 1, "ended": {source: "it is stopped in the backup"}, "to_run_again": []} == done
+    assert {"sequence": 1} == cli.json("metastore", "rebuild", "--accept-loss", "--json")
