@@ -75,7 +75,7 @@ class BatchJob(Job):
         grouped = self._grouped(records, count, refused)
         old = ", ".join(f"`{STORED}{part.name}` {part.type}" for part in self.sql.parts)
         known = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in grouped.schema.fields)
-        merged = grouped.mapInArrow(read, f"{known}, __token bigint, __old_time bigint, {old}")
+        merged = grouped.mapInArrow(self.sql.adding(read), f"{known}, __token bigint, __old_time bigint, {old}")
         return self.sql.results(merged).mapInArrow(write, result_ddl)
 
     def exchanged(self, exchanges: Exchanges) -> tuple[ArrowFunction, ArrowFunction]:

@@ -7,10 +7,15 @@ from merged parts, or from stored ones where HAVING asks what was. No name of a 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.blockvalues import NULL_VALUE
+from pipelines.engine.decimals import halves, is_halved, total
 from pipelines.engine.encode import key_fields_bytes, value_bytes
 from pipelines.plan import DEVIATION, LISTS, VARIANCE, Aggregate, GroupKey, Query
 from pipelines.sql.names import WINDOW_BOUNDS
@@ -20,13 +25,16 @@ from statestore.errors import InvalidConfig
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from pipelines.engine.exchange import ArrowFunction
+
 
 @dataclass(frozen=True)
 class Part:
     """One mergeable part of an aggregate. `partial` aggregates input rows; `merge` joins `{old}` and `{new}`.
 
     `type` is the Spark SQL type in which the part is kept; merging never leaves it. `operation` is the part's name
-    among the running operations, for rows that are taken one after the other.
+    among the running operations, for rows that are taken one after the other. `upper` aggregates input rows as well:
+    to the upper half of a decimal sum, of which `partial` is the lower one (`decimals.py`).
     """
 
     name: str
@@ -34,9 +42,10 @@ class Part:
     operation: str
     partial: str
     merge: str
+    upper: str = ""
 
 
-PARTIAL, STORED, MERGED = "__p_", "__s_", "__m_"
+PARTIAL, STORED, MERGED, UPPER = "__p_", "__s_", "__m_", "__u_"
 # Group keys and parts of rows that the worker has combined, and how a part is made of such parts.
 GROUPED, COMBINED = "__g_", "__c_"
 _OF_COMBINED = {"count_all": "sum", "count": "sum", "sum": "sum", "min": "min", "max": "max"}
@@ -49,6 +58,8 @@ ROW, ROW_STATE = "__row", "__row_state"
 FAILED = f"__error IS NOT NULL AND __error <> '{NULL_VALUE}'"
 NO_KEY = "group by key is null"
 _ADD = "CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {old} + {new} END"
+# Of decimals: READ has added them up, see `MergeSql.adding`.
+_ADDED = "{new}"
 
 
 def state_parts(aggregate: Aggregate) -> list[Part]:
@@ -60,7 +71,7 @@ def state_parts(aggregate: Aggregate) -> list[Part]:
         case "count":
             return [Part(name, kind, "count", f"count({of})", _ADD)]
         case "sum":
-            return [Part(name, kind, "sum", f"sum({of})", _ADD)]
+            return [_sum(name, kind, str(of))]
         case "min":
             return [Part(name, kind, "min", f"min({of})", "least({old}, {new})")]
         case "max":
@@ -77,6 +88,16 @@ def state_parts(aggregate: Aggregate) -> list[Part]:
             return [Part(name, "string", function, "", "")]
         case other:
             raise InvalidConfig("plan has an unknown aggregate", function=other)
+
+
+def _sum(name: str, kind: str, of: str) -> Part:
+    type_ = arrow_type(kind)
+    if not pa.types.is_decimal(type_):
+        return Part(name, kind, "sum", f"sum({of})", _ADD)
+    if not is_halved(type_):
+        return Part(name, kind, "sum", f"sum({of})", _ADDED)
+    lower, upper = halves(of, type_)
+    return Part(name, kind, "sum", f"sum({lower})", _ADDED, f"sum({upper})")
 
 
 def _value(aggregate: Aggregate, prefix: str) -> str:
@@ -173,6 +194,7 @@ class MergeSql:
             "max(ROWTIME) AS __time",
             *keys,
             *(f"CAST({part.partial} AS {part.type}) AS `{PARTIAL}{part.name}`" for part in self.parts),
+            *(f"{part.upper} AS `{UPPER}{part.name}`" for part in self.parts if part.upper),
         ]
 
     def combined_keys(self, combined: DataFrame) -> DataFrame:
@@ -191,6 +213,24 @@ class MergeSql:
 
     def _combined_group(self) -> tuple[GroupKey, ...]:
         return tuple(replace(key, expression=f"`{GROUPED}{key.name}`") for key in self.query.group_by)
+
+    def adding(self, read: ArrowFunction) -> ArrowFunction:
+        """READ of `grouped` rows that also adds the stored decimal sums to theirs; where there are none, as it is.
+
+        It raises `OverflowError` of a sum that is too large.
+        """
+        sums = {part.name: part.upper for part in self.parts if part.merge == _ADDED}
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for rows in read(batches):
+                for name, upper in sums.items():
+                    new = f"{PARTIAL}{name}"
+                    half = rows.column(f"{UPPER}{name}") if upper else None
+                    added = total(rows.column(f"{STORED}{name}"), rows.column(new), half)
+                    rows = rows.set_column(rows.schema.get_field_index(new), new, added)
+                yield rows
+
+        return run if sums else read
 
     def results(self, merged: DataFrame) -> DataFrame:
         """What READ gave, as the rows that WRITE takes."""

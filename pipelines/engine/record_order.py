@@ -152,12 +152,12 @@ class RecordOrder:
     def _slots(self, live: pa.Table, runs: Runs, old_times: pa.Array, old_parts: list[pa.Array]) -> dict[str, pa.Array]:
         """Time and parts in every slot."""
         slots = {"time": running("max", runs, old_times, live.column("__time").combine_chunks())}
-        undone = None if self._changes is None else _flags(live, UNDONE)
+        undone, half = (None if self._changes is None else _flags(live, name) for name in (UNDONE, HALF))
         for (part, aggregate), old in zip(self._parts, old_parts, strict=True):
             rows = None
             if aggregate.argument is not None:
                 rows = live.column(f"{ARGUMENT}{aggregate.name}").combine_chunks()
-            slots[part.name] = self._after(part, aggregate, runs, old, rows, old_times, slots, undone)
+            slots[part.name] = self._after(part, aggregate, runs, old, rows, old_times, slots, undone, half)
         return slots
 
     def _after(
@@ -170,13 +170,14 @@ class RecordOrder:
         old_times: pa.Array,
         slots: dict[str, pa.Array],
         undone: Bools | None,
+        half: Bools | None,
     ) -> pa.Array:
-        """One part in every slot; `slots` has the parts before it. Rows of `undone` are taken back."""
+        """One part in every slot; `slots` has the parts before it. Rows of `undone` are taken back, of `half` not shown."""
         match part.operation:
             case "count" if rows is not None and not pa.types.is_boolean(rows.type):
                 return running("count", runs, old, _signed(rows.is_valid(), undone))
             case "count" | "sum":
-                return running(part.operation, runs, old, _signed(rows, undone))
+                return running(part.operation, runs, old, _signed(rows, undone), half=half)
             case "count_all" if undone is not None:
                 return running("count_all", runs, old, _signed(pa.repeat(True, len(undone)), undone))
             case "squares":

@@ -83,17 +83,20 @@ class Runs:
         return slots
 
 
-def running(operation: str, runs: Runs, heads: pa.Array, rows: pa.Array | None) -> pa.Array:
+def running(
+    operation: str, runs: Runs, heads: pa.Array, rows: pa.Array | None, *, half: Bools | None = None
+) -> pa.Array:
     """The operation's result in every slot, of the type of `heads`; null while there is none.
 
     `heads` are the stored parts, one a run; `rows` the arguments, one a row: for `count` how much each counts, and for
-    `count_all` the same, or none if each counts 1.
+    `count_all` the same, or none if each counts 1. Raises `OverflowError` of a decimal sum that is too large after a
+    row, unless that is one of `half`, behind which nobody asks for the sum: there a decimal one is null.
     """
     match operation:
         case "count_all" | "count":
             return _counts(runs, heads, rows)
         case "sum":
-            return _sums(runs, heads, rows)
+            return _sums(runs, heads, rows, half)
         case "min":
             return _extremes(runs, heads, rows, np.fmin)
         case "max":
@@ -149,10 +152,12 @@ def _counts(runs: Runs, heads: pa.Array, rows: pa.Array | None) -> pa.Array:
     return pa.array(runs.sums(runs.spread(_filled(heads, 0), one)), heads.type, mask=~known)
 
 
-def _sums(runs: Runs, heads: pa.Array, rows: pa.Array) -> pa.Array:
+def _sums(runs: Runs, heads: pa.Array, rows: pa.Array, half: Bools | None) -> pa.Array:
     known = _ever_known(runs, heads, rows)
     if pa.types.is_integer(heads.type):
         return pa.array(runs.sums(runs.spread(_filled(heads, 0), _filled(rows, 0))), heads.type, mask=~known)
+    if half is not None and pa.types.is_decimal(heads.type):
+        known[runs.slots[half]] = False
     return _accumulated(runs, heads, rows, np.add, 0, known)
 
 

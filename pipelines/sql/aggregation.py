@@ -13,7 +13,19 @@ from pipelines.sql.nodes import Binary, Call, Column, Node, Null, Number, Paren,
 from pipelines.sql.ordered import plan_ordered
 from pipelines.sql.printer import print_tree
 from pipelines.sql.tree import Item, Select
-from pipelines.sql.types import BIGINT, BOOLEAN, BYTES, DOUBLE, NULL, STRING, SqlType, decimal, parse_type
+from pipelines.sql.types import (
+    BIGINT,
+    BOOLEAN,
+    BYTES,
+    DOUBLE,
+    NULL,
+    PRECISION_MAX,
+    SCALE_MIN_KEPT,
+    STRING,
+    SqlType,
+    decimal,
+    parse_type,
+)
 
 CONSTANTS = (Text, Number, Null, Truth)
 
@@ -203,6 +215,26 @@ def listed_sum(argument: Value) -> Value:
         raise Refusal(argument.at, f"{message}: Function 'SUM_LIST' does not accept parameters ({argument.type.sql})")
     type_ = aggregate_type("SUM", Value(argument.text, inner, argument.at))
     known = f"filter({argument.text}, __x -> __x IS NOT NULL)"
+    if type_.kind == "decimal" and type_.precision == PRECISION_MAX:
+        return Value(_exact_sum(known, type_), type_, argument.at)
     start = f"CAST(0 AS {type_.ddl.upper()})"
     added = f"CAST(__s + __x AS {type_.ddl.upper()})"
     return Value(f"aggregate({known}, {start}, (__s, __x) -> {added})", type_, argument.at)
+
+
+def _exact_sum(known: str, type_: SqlType) -> str:
+    """The sum of an array's decimals, of 38 digits; an error where one is too large on the way.
+
+    Spark's `+` then keeps all digits behind the point only if they are few. So the point is moved, and moved back in the
+    sum's text, since a product would lose digits again.
+    """
+    moved = max(type_.scale - SCALE_MIN_KEPT, 0)
+    sum_ddl = decimal(PRECISION_MAX, type_.scale - moved).ddl.upper()
+    item = f"CAST(__x AS {type_.ddl.upper()})"
+    if moved:
+        item = f"{item} * CAST('1{'0' * moved}' AS DECIMAL({moved + 1},0))"
+    summed = f"aggregate({known}, CAST(0 AS {sum_ddl}), (__s, __x) -> CAST(__s + {item} AS {sum_ddl}), __s -> "
+    total = f"coalesce(__s, raise_error('sum does not fit into {type_.sql}'))"
+    if not moved:
+        return f"{summed}{total})"
+    return f"{summed}CAST(concat(CAST({total} AS STRING), 'E-{moved}') AS {type_.ddl.upper()}))"

@@ -29,6 +29,13 @@ CANARY = {
 }
 
 
+SUMS = """
+CREATE STREAM amounts (k VARCHAR, amount DECIMAL(38, 2)) WITH (kafka_topic='{topic}', value_format='json');
+CREATE TABLE committed AS SELECT k, SUM(amount) AS total FROM amounts GROUP BY k EMIT CHANGES;
+CREATE TABLE recorded WITH (emit='every-record') AS SELECT k, SUM(amount) AS total FROM amounts GROUP BY k EMIT CHANGES;
+"""
+
+
 def with_poison(pipeline: PipelineUnderTest, **auctions: int) -> None:
     """Make a query's filter raise for one auction."""
     row = pipeline.registry.pipeline(pipeline.name)
@@ -126,3 +133,34 @@ def test_small_batches_and_every_record_give_a_poisoned_record_to_the_dead_lette
     assert [(13, True)] * 2 == bids.letters()
     # The driver had tried the table's batch itself.
     assert "small batch failed" in pipeline.log.read_text()
+
+
+@pytest.mark.timeout(600)
+def test_a_record_that_makes_a_sum_too_large_goes_to_the_dead_letters_and_the_sum_stays(
+    settings: Settings, kafka: str, unique: str
+) -> None:
+    create_topic(kafka, unique, partitions=1)
+    pipeline = PipelineUnderTest(settings, unique, SUMS.format(topic=unique), {})
+    much = "6" * 36
+    try:
+        # Each time what comes is one batch: the third amount is too much for the sum of the first two.
+        for amounts in (["7", much], [much, "1"], [f"-{much}"]):
+            send_amounts(kafka, unique, amounts)
+            assert pipeline.run_until_end() == 0, pipeline.tail()
+    finally:
+        pipeline.close()
+    letters = read_topic(kafka, f"{unique}-dead-letters")
+    assert [(much, True)] * 2 == [
+        (json.loads(present(m.value()))["amount"], b"sum does not fit into DECIMAL(38, 2)" in headers_of(m)["reason"])
+        for m in letters
+    ]
+    for table in ("committed", "recorded"):
+        newest = present(read_topic(kafka, f"{unique}-{table}")[-1].value())
+        assert b'{"TOTAL":8.00}' == newest
+
+
+def send_amounts(kafka: str, topic: str, amounts: list[str]) -> None:
+    producer = ck.Producer({"bootstrap.servers": kafka})
+    for amount in amounts:
+        producer.produce(topic, json.dumps({"k": "a", "amount": amount}), partition=0)
+    assert producer.flush(60) == 0

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.engine.arrowtypes import arrow_type
+from pipelines.engine.merge import ROW_STATE
 from pipelines.engine.record_order import NO_TIME, RecordOrder
 from pipelines.engine.statecodec import StateCodec
 from pipelines.plan import EVERY_RECORD, Aggregate, GroupKey, Query, Source
@@ -155,3 +159,32 @@ def test_only_rows_that_count_have_an_entry_and_a_batch_shows_a_group_once() -> 
     rows = [Row(1, "a", 1), Row(2, "a", 2), Row(1, "b", 3), Row(2, None, None)]
     assert [("a", 0), ("b", 1)] == sorted((group, values["rows"]) for _, group, values in task.batch(rows, 0))
     assert [PREFIX + b"1", b"a", b"b"] == sorted(task.store, key=lambda key: key.lstrip(b"\xff"))
+
+
+@pytest.mark.parametrize("kind", ["decimal(20,2)", "decimal(38,2)"])
+def test_only_a_whole_change_can_make_a_sum_too_large(kind: str) -> None:
+    order = RecordOrder(replace(QUERY, aggregates=(Aggregate("A0", "sum", "`M`", kind),)))
+    most = int(kind[8:10]) - 2
+
+    def after(*amounts: tuple[int, int]) -> list[int]:
+        """The sum after each change, of a row and tenths of the most."""
+        places = pa.array(range(len(amounts)), pa.int64())
+        values = [Decimal(f"{amount}e{most - 1}") for _, amount in amounts]
+        rows = {
+            "G": pa.array(["g"] * len(amounts)),
+            "__key": pa.array([b"g"] * len(amounts)),
+            "__a_A0": pa.array(values, arrow_type(kind)),
+            "__dead": pa.nulls(len(amounts), pa.string()),
+            "__time": places,
+            "__partition": pa.array([0] * len(amounts), pa.int32()),
+            "__offset": places,
+            "__row": pa.array([str(row).encode() for row, _ in amounts], pa.binary()),
+        }
+        found = order.rows(pa.table(rows), lambda keys: pa.nulls(len(keys), pa.binary()), NO_TIME).rows
+        shown = found.filter(found.column(ROW_STATE).is_null())
+        return [int(sum_.scaleb(1 - most)) for sum_ in shown.column("__m_A0").to_pylist()]
+
+    # Without the -5 of row 1 the sum would be 14.
+    assert [-5, 4, 9, 8] == after((1, -5), (2, 9), (3, 5), (1, -6))
+    with pytest.raises(OverflowError, match="sum does not fit"):
+        after((1, -5), (2, 9), (3, 5), (1, -4))

@@ -179,6 +179,24 @@ def test_seven_late_records_of_kafka_streams_own_case() -> None:
     assert [(95, 1), (100, 1), (5, 1), (5, 2), (100, 2), (105, 1), (100, 3), (105, 2)] == found
 
 
+@pytest.mark.parametrize("emission", [ON_COMMIT, EVERY_RECORD])
+@pytest.mark.parametrize("cuts", [[0, 4], [0, 1, 4], [0, 2, 4], [0, 3, 4], [0, 1, 2, 3, 4]])
+def test_the_record_that_makes_a_sum_too_large_fails_wherever_a_batch_ends(emission: str, cuts: list[int]) -> None:
+    much = Decimal("6" * 18)
+    amounts = [Decimal(7), much, much, -much]
+    records = [Input(0, n, n, "k", None, None, None, amount) for n, amount in enumerate(amounts)]
+    task, failed = Task(replace(QUERY, emission=emission)), []
+    for begin, end in pairwise(cuts):
+        batch = records[begin:end]
+        if records[2] in batch:
+            with pytest.raises(OverflowError, match=r"sum does not fit into DECIMAL\(20, 2\)"):
+                task.batch(batch)
+            failed.append(records[2])
+            batch.remove(records[2])
+        sums = task.batch(batch).column("__m_A4").to_pylist()
+    assert ([records[2]], Decimal(7)) == (failed, sums[-1])
+
+
 @pytest.mark.parametrize("kind", ["bigint", "double"])
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
