@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.functions import expr
 
 from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.decode import decoder
@@ -27,13 +29,15 @@ from pipelines.engine.records import GivenRecords
 from pipelines.engine.statecodec import StateCodec
 from pipelines.jsonvalue import dump
 from pipelines.lookup import stored_keys
-from pipelines.plan import GroupKey, Query
+from pipelines.plan import Aggregate, GroupKey, Query
 from pipelines.sql import parse_pipeline
+from pipelines.sql.aggregation import listed_sum
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.formats import KAFKA_KEYS
-from pipelines.sql.functions import AGGREGATES
+from pipelines.sql.functions import AGGREGATES, Value
 from pipelines.sql.read_expression import read_expression
 from pipelines.sql.script import read_statements
+from pipelines.sql.types import array_of, parse_type
 from pipelines.testing.session import SMALL
 from statestore.store import Isolation
 from tests.support.given_reader import GivenReader
@@ -341,6 +345,72 @@ class TestPlans:
         result = ResultExpressions(rows_of_s(), {})
         inferred = [result.value(read_expression(read_statements(call)[0])).type.spark for call in calls]
         assert inferred == [type_ for _, type_ in groups.dtypes[1:]]
+
+
+SCALES = (0, 2, 7, 18, 38)
+
+
+def of_digits(unscaled: int | None, scale: int) -> Decimal | None:
+    return None if unscaled is None else Decimal(f"{unscaled}e-{scale}")
+
+
+class TestDecimalSums:
+    MOST = 10**38 - 1
+    # By key the amounts, unscaled, and their sum: more than 38 digits on the way, none, the last digit, both ends.
+    AMOUNTS: ClassVar[dict[str, tuple[list[int | None], int | None]]] = {
+        "way": ([MOST, MOST, -MOST, -7, 6, None], MOST - 1),
+        "none": ([None, None], None),
+        "digit": ([4, 4, -1, 10**37 + 1], 10**37 + 8),
+        "most": ([-MOST, 0], -MOST),
+        "carry": ([99_999_999_999_999_999_999, 1, -(10**20) - 1], -1),
+    }
+
+    def test_a_batch_is_added_up_exactly(self, spark: SparkSession) -> None:
+        scales = (0, 18, 38)
+        aggregates = tuple(Aggregate(f"A{s}", "sum", f"`X{s}`", f"decimal(38,{s})") for s in scales)
+        key = GroupKey("K", "`K`", "string")
+        sql = MergeSql(replace(plan("a, COUNT(*) AS n", "GROUP BY a"), group_by=(key,), aggregates=aggregates))
+        rows = [
+            (key, *(of_digits(amount, s) for s in scales), 1)
+            for key, (amounts, _) in self.AMOUNTS.items()
+            for amount in amounts
+        ]
+        schema = f"K string, {', '.join(f'X{s} decimal(38,{s})' for s in scales)}, ROWTIME long"
+        # Two parts of the input: what Spark hands on of one has to fit by itself.
+        frame = spark.createDataFrame(rows[:2], schema).union(spark.createDataFrame(rows[2:], schema))
+        grouped = frame.withColumn("__key", expr("K")).groupBy("__key").agg(*map(expr, sql.grouped())).toArrow()
+        for s in scales:
+            grouped = grouped.append_column(f"__s_A{s}", pa.nulls(len(grouped), pa.decimal128(38, s)))
+        (found,) = sql.adding(iter)(grouped.combine_chunks().to_batches())
+        for s in scales:
+            expected = {key: of_digits(sum_, s) for key, (_, sum_) in self.AMOUNTS.items()}
+            sums = found.column(f"__p_A{s}").to_pylist()
+            assert expected == dict(zip(found.column("__key").to_pylist(), sums, strict=True))
+
+    def test_a_list_is_added_up_exactly(self, spark: SparkSession) -> None:
+        lists: list[list[int | None] | None]
+        lists = [[4, None, 4], [self.MOST - 1, 1, -(10**20) - 1], [], None, [-self.MOST, self.MOST], [-self.MOST]]
+        sums = [8, self.MOST - 10**20 - 1, 0, None, 0, -self.MOST]
+        kinds = [f"decimal(38,{s})" for s in SCALES]
+        rows = [
+            tuple(None if items is None else [of_digits(item, s) for item in items] for s in SCALES) for items in lists
+        ]
+        frame = spark.createDataFrame(rows, ", ".join(f"l{s} array<decimal(38,{s})>" for s in SCALES))
+        values = [
+            listed_sum(Value(f"l{s}", array_of(parse_type(kind)), 0)) for s, kind in zip(SCALES, kinds, strict=True)
+        ]
+        found = frame.selectExpr(*(f"{value.text} AS s{s}" for s, value in zip(SCALES, values, strict=True)))
+        assert kinds == [value.type.spark for value in values] == [kind for _, kind in found.dtypes]
+        assert [tuple(of_digits(sum_, s) for s in SCALES) for sum_ in sums] == [tuple(row) for row in found.collect()]
+
+    @pytest.mark.parametrize("scale", [2, 18])
+    def test_a_list_whose_sum_is_too_large_fails(self, spark: SparkSession, scale: int) -> None:
+        kind = f"decimal(38,{scale})"
+        items = [of_digits(item, scale) for item in (self.MOST, 1, -self.MOST)]
+        frame = spark.createDataFrame([(items,)], f"l array<{kind}>")
+        sum_ = listed_sum(Value("`l`", array_of(parse_type(kind)), 0))
+        with pytest.raises(SparkRuntimeException, match="sum does not fit into DECIMAL"):
+            frame.selectExpr(f"{sum_.text} AS s").collect()
 
 
 class TestStores:
