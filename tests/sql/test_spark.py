@@ -530,12 +530,14 @@ def told_and_read(spark: SparkSession) -> tuple[list[bytes], list[dict[str, Any]
 @contextmanager
 def interpreted(spark: SparkSession) -> Iterator[None]:
     """Rows are computed once each: compiling code for them takes longer than that."""
-    before = {name: spark.conf.get(name) for name in SMALL if spark.conf.isModifiable(name)}
+    before = {name: spark.conf.get(name, "") for name in SMALL if spark.conf.isModifiable(name)}
     for name in before:
         spark.conf.set(name, SMALL[name])
-    yield
-    for name, value in before.items():
-        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value or "")
 
 
 def emitted(query: Query, values: list[bytes], spark: SparkSession) -> pa.Table:
