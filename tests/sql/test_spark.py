@@ -530,14 +530,14 @@ def told_and_read(spark: SparkSession) -> tuple[list[bytes], list[dict[str, Any]
 @contextmanager
 def interpreted(spark: SparkSession) -> Iterator[None]:
     """Rows are computed once each: compiling code for them takes longer than that."""
-    before = {name: spark.conf.get(name, "") for name in SMALL if spark.conf.isModifiable(name)}
+    before = {name: spark.conf.get(name) or "" for name in SMALL if spark.conf.isModifiable(name)}
     for name in before:
         spark.conf.set(name, SMALL[name])
     try:
         yield
     finally:
         for name, value in before.items():
-            spark.conf.set(name, value or "")
+            spark.conf.set(name, value)
 
 
 def emitted(query: Query, values: list[bytes], spark: SparkSession) -> pa.Table:
