@@ -106,7 +106,7 @@ ORDERED = frozenset((LATEST, EARLIEST, DEVIATION, VARIANCE, *LISTS))
 class Output:
     """One column of the result's value: `expression` over group keys' names and aggregates' names.
 
-    `type` is given where a format has to know it: `double` in the KAFKA format.
+    `type` is given where a format has to know it: in the KAFKA format, and of bytes in DELIMITED.
     """
 
     name: str

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pipelines.plan import Query
 from statestore.errors import InvalidConfig
 
-# Name and expression of a field.
-Field = tuple[str, str]
+# Name, expression and type of a field; the type may be empty where the format does not have to know it.
+Field = tuple[str, str, str]
 
 
 def value_bytes(query: Query) -> str:
     """The serialised value of a result."""
-    fields = [(output.name, output.expression) for output in query.outputs]
+    fields = [(output.name, output.expression, output.type) for output in query.outputs]
     if query.value_format == "json" and query.wrapped:
-        listed = ", ".join(f"{expression} AS `{name}`" for name, expression in fields)
+        listed = ", ".join(f"{expression} AS `{name}`" for name, expression, _ in fields)
         return f"CAST(to_json(struct({listed}), map('ignoreNullFields', 'false')) AS BINARY)"
     if query.value_format == "kafka" and query.outputs[0].type == "double":
         return _double(query.outputs[0].expression)
@@ -26,9 +26,9 @@ def key_fields_bytes(query: Query, fields: Sequence[Field]) -> str:
     """The serialised key; null for no fields. A group with a null part has none, a row's is null if all parts are."""
     if not fields or query.key_format == "none":
         return "CAST(NULL AS BINARY)"
-    known = (" OR " if query.stateless else " AND ").join(f"({expression}) IS NOT NULL" for _, expression in fields)
+    known = (" OR " if query.stateless else " AND ").join(f"({expression}) IS NOT NULL" for _, expression, _ in fields)
     if query.key_format == "json" and len(fields) > 1:
-        listed = ", ".join(f"{expression} AS `{name}`" for name, expression in fields)
+        listed = ", ".join(f"{expression} AS `{name}`" for name, expression, _ in fields)
         text = f"to_json(struct({listed}), map('ignoreNullFields', 'false'))"
         return f"CASE WHEN {known} THEN CAST({text} AS BINARY) END"
     if query.key_format == "delimited":
@@ -53,7 +53,8 @@ def _bytes(form: str, delimiter: str, fields: Sequence[Field]) -> str:
             bare = f"substring({text}, 6, length({text}) - 6)"
             return f"CASE WHEN ({expression}) IS NOT NULL THEN CAST({bare} AS BINARY) END"
         case "delimited":
-            parts = ", ".join(_csv(each, delimiter, first=at == 0) for at, (_, each) in enumerate(fields))
+            texts = (_text(each, kind) for _, each, kind in fields)
+            parts = ", ".join(_csv(text, delimiter, first=at == 0) for at, text in enumerate(texts))
             return f"CAST(concat_ws('{_literal(delimiter)}', {parts}) AS BINARY)"
         case "kafka":
             # Outside of ANSI mode Spark casts integers to big-endian bytes, which is the KAFKA format.
@@ -61,13 +62,19 @@ def _bytes(form: str, delimiter: str, fields: Sequence[Field]) -> str:
     raise InvalidConfig("plan has an unknown format", format=form)
 
 
-def _csv(expression: str, delimiter: str, *, first: bool) -> str:
+def _text(expression: str, kind: str) -> str:
+    """As text; bytes in base64, in which Spark begins a new line every 76 characters."""
+    if kind == "bytes":
+        return rf"replace(base64({expression}), '\r\n', '')"
+    return f"CAST({expression} AS STRING)"
+
+
+def _csv(text: str, delimiter: str, *, first: bool) -> str:
     """One field: empty for null, in quotes if it holds the delimiter, a quote or a line break.
 
     Also in quotes, as Commons CSV has it, is what begins with a space, `!`, `"` or `#` or ends with a space, and the
     `first` field if it begins with anything but a letter or a digit of ASCII, or is empty.
     """
-    text = f"CAST({expression} AS STRING)"
     special = " OR ".join(
         f"contains({text}, '{_literal(char)}')" for char in dict.fromkeys((delimiter, '"', "\n", "\r"))
     )

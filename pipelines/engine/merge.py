@@ -140,7 +140,7 @@ def _from_text(text: str, aggregate: Aggregate) -> str:
 
 def key_bytes(query: Query, group_by: tuple[GroupKey, ...]) -> str:
     """The serialised key: null if a group key is null."""
-    return key_fields_bytes(query, [(key.name, key.expression) for key in group_by])
+    return key_fields_bytes(query, [(key.name, key.expression, key.type) for key in group_by])
 
 
 DEAD = (

@@ -169,9 +169,10 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
 
 
 def _typed(outputs: tuple[Output, ...], form: str, columns: Sequence[Column]) -> tuple[Output, ...]:
-    """The outputs with their types where the format has to know them."""
+    """The outputs with their types where the format has to know them: KAFKA of all, DELIMITED of bytes."""
     types = {column.name: column.type for column in columns}
-    return tuple(replace(each, type=types[each.name]) for each in outputs) if form == "kafka" else outputs
+    known = {name: kind for name, kind in types.items() if form == "kafka" or (form, kind) == ("delimited", "bytes")}
+    return tuple(replace(each, type=known.get(each.name, each.type)) for each in outputs)
 
 
 def _widened(computed: Computation, target: Relation) -> tuple[Output, ...]:

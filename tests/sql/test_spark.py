@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,9 @@ from pyspark.sql.functions import expr
 
 from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.decode import decoder
+from pipelines.engine.encode import value_bytes
 from pipelines.engine.job import uncounted
+from pipelines.engine.keybytes import key_bytes_of
 from pipelines.engine.merge import DROPPED, MERGED, STREAM_TIME, MergeSql, key_bytes, state_parts
 from pipelines.engine.ordered import with_places
 from pipelines.engine.record_order import NO_TIME, RecordOrder
@@ -502,6 +505,20 @@ class TestStores:
                     compared.add(type_ if found else "")
         assert {type_ for type_, _ in fits} - {"double"} <= compared
         assert ("double" in compared) == (form == "kafka")
+
+
+def test_bytes_in_a_delimited_record_are_base64(spark: SparkSession) -> None:
+    """As it is read, and as INSERT writes it."""
+    stream = "CREATE STREAM s (b BYTES KEY, v BYTES) WITH (kafka_topic='in', format='delimited');"
+    query = parse_pipeline(stream + "CREATE STREAM t AS SELECT b, v FROM s;", pipeline="p").queries[0]
+    raws = [b"", b"\x00,\xff", bytes(range(256)), None]
+    columns = pa.array(raws, pa.binary())
+    frame = spark.createDataFrame(pa.table({"B": columns, "V": columns}))
+    written = frame.selectExpr(key_bytes(query, query.group_by), value_bytes(query)).collect()
+    texts = [None if raw is None else b64encode(raw) for raw in raws]
+    assert [b'""', *texts[1:3], None] == [None if key is None else bytes(key) for key, _ in written]
+    assert [b'""', *texts[1:3], b""] == [bytes(value) for _, value in written]
+    assert [b'""', *texts[1:3], b""] == key_bytes_of(query)([columns]).to_pylist()
 
 
 @pytest.fixture(scope="module")
