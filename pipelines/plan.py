@@ -155,6 +155,8 @@ class Query:
     `on_error` says what becomes of a record with which an expression fails: `dead-letter`, `stop`, or empty for what the
     driver's setting of this name says.
 
+    `base64_keys`: BYTES in DELIMITED keys are base64, as they are read. Plans of before this field write them as they are.
+
     `tables` are arrays over the source's columns: a row becomes one for each of their items, side by side, which the
     outputs know by the array's name.
     """
@@ -182,6 +184,7 @@ class Query:
     tables: tuple[Output, ...] = ()
     keeps_window: bool = False
     on_error: str = ""
+    base64_keys: bool = False
 
     @property
     def stateless(self) -> bool:
@@ -216,6 +219,7 @@ _LATER_QUERY = (
     "tables",
     "keeps_window",
     "on_error",
+    "base64_keys",
 )
 _LATER_AGGREGATE = ("most", "nulls")
 _LATER_SOURCE = (

@@ -6,7 +6,7 @@ the committed position; otherwise the reader is told to recover first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -74,6 +74,9 @@ def find_store(registry: Registry, store: str) -> tuple[PipelineDefinition, Depl
     raise InvalidInput(problem, store=store, stores=known or "none", hint="name it as pipeline.store")
 
 
+_EMPTY: Mapping[str, str | bytes] = {"string": "", "bytes": b""}
+
+
 def decode_key(query: Query, raw: bytes) -> dict[str, Any]:
     """The group keys of a stored key's bytes, and the bounds of its window."""
     if query.window is not None:
@@ -83,9 +86,9 @@ def decode_key(query: Query, raw: bytes) -> dict[str, Any]:
     columns = tuple(Column(key.name, key.name, key.type, key=True) for key in query.group_by)
     source = Source(query.name, "", "json", columns, query.key_format, query.key_delimiter)
     values = key_reader(source, columns)(raw)
-    # No group is of null: where DELIMITED has the same for null and an empty string, it is that.
+    # No group is of null: where DELIMITED has the same for null and an empty value, it is that.
     return {
-        column.name: "" if value is None and column.type == "string" else value
+        column.name: _EMPTY.get(column.type) if value is None else value
         for column, value in zip(columns, values, strict=True)
     }
 

@@ -32,6 +32,7 @@ def key_fields_bytes(query: Query, fields: Sequence[Field]) -> str:
         text = f"to_json(struct({listed}), map('ignoreNullFields', 'false'))"
         return f"CASE WHEN {known} THEN CAST({text} AS BINARY) END"
     if query.key_format == "delimited":
+        fields = fields if query.base64_keys else [(name, expression, "") for name, expression, _ in fields]
         return f"CASE WHEN {known} THEN {_bytes('delimited', query.key_delimiter, fields)} END"
     if query.key_format == "kafka" and query.group_by[0].type == "double":
         return _double(fields[0][1])

@@ -26,19 +26,19 @@ def key_bytes_of(query: Query) -> KeyBytes:
         case "json":
             return lambda columns: json_objects(list(zip(names, columns, strict=True)))
         case "delimited":
-            return lambda columns: _delimited(columns, query.key_delimiter)
+            return lambda columns: _delimited(columns, query.key_delimiter, base64=query.base64_keys)
         case "kafka":
             return lambda columns: _kafka(columns[0])
     raise InvalidConfig("plan has an unknown format", format=query.key_format)
 
 
-def _delimited(columns: Sequence[pa.Array], delimiter: str) -> pa.BinaryArray:
+def _delimited(columns: Sequence[pa.Array], delimiter: str, *, base64: bool) -> pa.BinaryArray:
     """Fields with the delimiter between them, as `encode` says which of them are in quotes."""
     # The end of a text is for Java also what stands before a last line break, of whatever kind.
     special = f'[{re.escape(delimiter)}"\n\r]|^[\\x00-#]|[\\x00-\\x20][\u0085\u2028\u2029]?$'
     fields = []
     for at, column in enumerate(columns):
-        text = _base64(column) if pa.types.is_binary(column.type) else column.cast(pa.string())
+        text = _base64(column) if base64 and pa.types.is_binary(column.type) else column.cast(pa.string())
         # Numbers, too: the delimiter may be a digit or their sign.
         odd = pc.match_substring_regex(text, special if at else f"{special}|^[^0-9A-Za-z]|^$")
         quoted = pc.binary_join_element_wise('"', pc.replace_substring(text, '"', '""'), '"', "")

@@ -279,7 +279,7 @@ class StoreServers:
         """Make servers of other machines let go of what this driver has opened there."""
         asked = [
             self._workers.submit(self._release, server, self._assigned[name])
-            for name, server in self._opened.items()
+            for name, server in list(self._opened.items())
             if isinstance(server, RemoteServer) and server.ended() is None
         ]
         wait(asked, timeout=timeout_s)

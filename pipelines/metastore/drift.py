@@ -28,8 +28,8 @@ from pipelines.settings import Settings
 from pipelines.sql import SqlError, parse_pipeline
 from statestore.kafka.admin import Admin, Topic
 
-# A setting that differs here loses state or results; others are the operator's.
-_CHECKED = ("cleanup.policy",)
+# A setting that differs here loses state or results, or stops a pipeline at a record; others are the operator's.
+_CHECKED = ("cleanup.policy", "message.timestamp.after.max.ms")
 
 
 @dataclass(frozen=True)

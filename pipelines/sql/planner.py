@@ -79,6 +79,7 @@ def plan_create(statement: CreateAs, catalogue: Catalogue, *, topic: str, tasks:
         timestamp=_timestamp(properties, computed),
         keeps_window=bool(source.window_type),
         on_error=read_on_error(properties),
+        base64_keys=_in_base64(formats.key, computed),
     )
     window = computed.window
     result = Source(
@@ -164,8 +165,13 @@ def plan_insert(statement: InsertSelect, catalogue: Catalogue, *, name: str) -> 
         wrapped=sink.wrapped,
         keeps_window=bool(sink.window_type),
         on_error=read_on_error(properties),
+        base64_keys=_in_base64(target.key_format, computed),
     )
     return Planned(query, target)
+
+
+def _in_base64(key_format: str, computed: Computation) -> bool:
+    return key_format == "delimited" and any(key.type == "bytes" for key in computed.keys)
 
 
 def _typed(outputs: tuple[Output, ...], form: str, columns: Sequence[Column]) -> tuple[Output, ...]:

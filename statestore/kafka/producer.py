@@ -80,7 +80,9 @@ class TransactionalProducer:
         self._config = config
         # The client calls back into what does not lead to it: in a cycle it would outlive its last use, with its threads.
         self._errors: deque[ck.KafkaError] = deque(maxlen=1)
-        self._refused: deque[ck.KafkaError] = deque(maxlen=1)
+        self._fatal: ck.KafkaError | None = None
+        # Topic and partition, or -1, of records that were queued since the last flush.
+        self._sent_to: set[tuple[str, int]] = set()
         self._begun = False
         self._members: dict[str, object] = {}
         self._client: ck.Producer | None = ck.Producer(
@@ -128,7 +130,7 @@ class TransactionalProducer:
                 error: ck.KafkaError = raised.args[0]
                 if error.fatal():
                     # The client tells it once.
-                    self._refused.append(error)
+                    self._fatal = error
                     kind = ProducerFenced if error.code() in _FENCED else ProducerFatal
                     raise kind(
                         f"producer is unusable: {what}", error=error.str(), transactional_id=self.transactional_id
@@ -182,16 +184,14 @@ class TransactionalProducer:
             extra["timestamp"] = sent_time_ms(timestamp_ms)
         if headers:
             extra["headers"] = headers
-        if on_offset is not None or not self._transactions:
-            refused = self._refused
+        if on_offset is not None:
 
             def delivered(error: ck.KafkaError | None, message: ck.Message) -> None:
-                if error is not None:
-                    refused.append(error)
-                elif on_offset is not None:
+                if error is None:
                     on_offset(message.offset())  # type: ignore[arg-type]
 
             extra["on_delivery"] = delivered
+        self._sent_to.add((topic, partition))
         while True:
             try:
                 self._producer.produce(topic, value=value, key=key, **extra)
@@ -215,6 +215,7 @@ class TransactionalProducer:
         # Imports Numba, which those do not need who produce single records.
         from statestore.kafka import librdkafka
 
+        self._sent_to.add((topic, partition))
         for key, value, time_ms in librdkafka.queue_but(self._producer, topic, records, partition, skip=skip):
             # The binding's call tells why it was refused, or waits for room.
             self.produce(topic, key=key, value=value, partition=partition, timestamp_ms=time_ms)
@@ -229,9 +230,23 @@ class TransactionalProducer:
             if time.monotonic() >= deadline:
                 last = str(self._errors[-1]) if self._errors else "time-out"
                 raise unavailable("delivery of records", last, self._config, undelivered=remaining)
-        if self._refused and not self._transactions:
-            error = self._refused[-1]
-            raise ProducerFatal("a record was not delivered", error=error.str(), hint=_HINTS.get(error.code(), ""))
+        if not self._transactions:
+            self._require_all_sent()
+        self._sent_to.clear()
+
+    def _require_all_sent(self) -> None:
+        """Without transactions a record that Kafka refuses is a fatal error, but one that has no topic or partition is not."""
+        if self._fatal is not None:
+            raise ProducerFatal("a record was not delivered", error=self._fatal.str())
+        for topic in {topic for topic, _ in self._sent_to}:
+            try:
+                found = self._producer.list_topics(topic, timeout=self._config.request_timeout_s).topics[topic]
+            except ck.KafkaException as raised:
+                raise unavailable("topics", raised.args[0].str(), self._config) from raised
+            wanted = {partition for each, partition in self._sent_to if each == topic} - {-1}
+            if found.error is not None or wanted - found.partitions.keys():
+                error = "partition does not exist" if found.error is None else found.error.str()
+                raise ProducerFatal("a record was not delivered", topic=topic, error=error)
 
     def _flush_some(self) -> int:
         """Wait up to a second; gives how many records are still on their way."""

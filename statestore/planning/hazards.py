@@ -6,8 +6,10 @@ replay, and what Kafka may have forgotten since does not matter.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from statestore.batches import Position
 from statestore.config import TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.planning.facts import Found
@@ -104,11 +106,12 @@ def why_not_local(spec: TaskSpec, found: Found, committed: ChangelogPosition) ->
     if checkpoint.tasks not in (0, spec.tasks):
         return f"local store was written with {checkpoint.tasks} state partitions, the query has {spec.tasks}"
     assert found.position is not None
+    known = (*found.positions, found.position)
     if checkpoint.plan not in ("", found.position.plan):
         return "local store was written under another plan: its states may have another schema"
     local = checkpoint.stores[spec.store.name]
     version = Version("local store", checkpoint.batch, local, checkpoint.written_at_ms, checkpoint.digest)
-    return why_not(version, found, committed) or _why_lost(version, spec, found)
+    return why_not(version, found, committed) or _why_lost(version, spec, known)
 
 
 def why_not_snapshot(spec: TaskSpec, manifest: Manifest, found: Found, committed: ChangelogPosition) -> str:
@@ -127,12 +130,14 @@ def why_not_snapshot(spec: TaskSpec, manifest: Manifest, found: Found, committed
     if spec.store.name not in manifest.stores:
         return f"snapshot has no store {spec.store.name}"
     version = _version_of(spec, manifest)
-    return why_not(version, found, committed) or _why_lost(version, spec, found)
+    return why_not(version, found, committed) or _why_lost(version, spec, found.positions)
 
 
 def why_of_another_timeline(spec: TaskSpec, manifest: Manifest, found: Found) -> str:
     """Why the snapshot's batch is not the one that was committed; empty if it is, or where no position tells."""
-    return _why_lost(_version_of(spec, manifest), spec, found) if spec.store.name in manifest.stores else ""
+    if spec.store.name not in manifest.stores:
+        return ""
+    return _why_lost(_version_of(spec, manifest), spec, found.positions)
 
 
 def _version_of(spec: TaskSpec, manifest: Manifest) -> Version:
@@ -140,14 +145,13 @@ def _version_of(spec: TaskSpec, manifest: Manifest) -> Version:
     return Version("snapshot", manifest.batch, at, manifest.version_at_ms, manifest.digest)
 
 
-def _why_lost(version: Version, spec: TaskSpec, found: Found) -> str:
-    """Why the version is of a lost timeline; empty if it is not, or where no position tells.
+def _why_lost(version: Version, spec: TaskSpec, known: Iterable[Position]) -> str:
+    """Why the version is of a lost timeline, by positions that were committed; empty if it is not, or where none tells.
 
     Where Kafka was put back to an earlier state, or has lost its end, batches of the same numbers come again and are
     others. Of one timeline, later batches never end at smaller offsets.
     """
     batch, stands, store = version.batch, version.at, spec.store.name
-    known = found.positions if found.position is None else (*found.positions, found.position)
     beside = [(one, one.stores[store]) for one in known if store in one.stores]
     comparable = [(one, at.offset) for one, at in beside if at.topic_id == stands.topic_id]
     same = [is_same(version.digest, one.digest) and at == stands.offset for one, at in comparable if one.batch == batch]

@@ -39,6 +39,10 @@ def uncompact(metastore: Metastore, unique: str) -> None:
     metastore.log.admin.configure(f"{unique}-totals-changelog", {"cleanup.policy": "delete"})
 
 
+def refuse_times(metastore: Metastore, unique: str) -> None:
+    metastore.log.admin.configure(f"{unique}-totals-changelog", {"message.timestamp.after.max.ms": "3600000"})
+
+
 def drop_without_cleaning(metastore: Metastore, unique: str) -> None:
     with pytest.MonkeyPatch.context() as killed:
         killed.setattr(metastore, "clean", lambda _: None)
@@ -54,9 +58,10 @@ def drop_without_cleaning(metastore: Metastore, unique: str) -> None:
         (delete("{}-dead-letters"), "topic", "does not exist; what it held is lost", True),
         (make_again, "topic", "deleted and made again", False),
         (uncompact, "topic", "cleanup.policy=delete", True),
+        (refuse_times, "topic", "message.timestamp.after.max.ms=3600000", True),
         (drop_without_cleaning, "leftover", "it is dropped, but there still are", True),
     ],
-    ids=["source", "changelog", "result", "dead letters", "again", "policy", "leftover"],
+    ids=["source", "changelog", "result", "dead letters", "again", "policy", "times", "leftover"],
 )
 def test_a_difference_in_kafka(
     metastore: Metastore,

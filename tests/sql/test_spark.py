@@ -32,7 +32,8 @@ from pipelines.engine.records import GivenRecords
 from pipelines.engine.statecodec import StateCodec
 from pipelines.jsonvalue import dump
 from pipelines.lookup import stored_keys
-from pipelines.plan import Aggregate, GroupKey, Query
+from pipelines.plan import Aggregate, GroupKey, Query, query_to_json
+from pipelines.query import decode_key
 from pipelines.sql import parse_pipeline
 from pipelines.sql.aggregation import listed_sum
 from pipelines.sql.expression import RowExpressions
@@ -519,6 +520,15 @@ def test_bytes_in_a_delimited_record_are_base64(spark: SparkSession) -> None:
     assert [b'""', *texts[1:3], None] == [None if key is None else bytes(key) for key, _ in written]
     assert [b'""', *texts[1:3], b""] == [bytes(value) for _, value in written]
     assert [b'""', *texts[1:3], b""] == key_bytes_of(query)([columns]).to_pylist()
+    assert [{"B": raw} for raw in raws[:3]] == [decode_key(query, bytes(key)) for key, _ in written[:3]]
+    # A plan of before goes on under the keys that it has written.
+    before = replace(query, base64_keys=False)
+    plain = pa.array([b"abc", b'a"'], pa.binary())
+    (stored, quoted) = (
+        spark.createDataFrame(pa.table({"B": plain})).selectExpr(key_bytes(before, query.group_by)).collect()
+    )
+    assert [b"abc", b'"a"""'] == [bytes(stored[0]), bytes(quoted[0])] == key_bytes_of(before)([plain]).to_pylist()
+    assert query_to_json(before) == query_to_json(query).replace('"base64_keys":true,', "")
 
 
 @pytest.fixture(scope="module")

@@ -236,6 +236,15 @@ def test_a_snapshot_is_of_a_lost_timeline_where_the_positions_say_so(reason: str
     assert (f"snapshot is of a lost timeline: {reason}" if reason else "") == option(found, Way.SNAPSHOT).refused
 
 
+def test_a_snapshot_of_a_batch_gone_back_to_is_not_compared_with_the_newest_one_s_digest() -> None:
+    """The batch that is asked for stands in the place of the newest, and its own position may be compacted away."""
+    asked = replace(position(5, 50), digest="of the newest")
+    found = made(
+        checkpoint=None, position=asked, snapshots=(snapshot(5, 50, digest="of 5"),), positions=(position(7, 70),)
+    )
+    assert "" == option(found, Way.SNAPSHOT).refused
+
+
 def test_after_a_refused_snapshot_the_next_older_one_is_taken() -> None:
     broken = SnapshotFound("key 5", "file", None, "manifest is unreadable")
     found = made(**EMPTY_DISK, snapshots=(broken, snapshot(4, 40, plan="old"), snapshot(3, 30)))

@@ -163,9 +163,13 @@ def test_without_transactions_a_record_that_is_refused_is_not_lost_in_silence(
     sending.close()
 
 
-def test_without_transactions_a_topic_that_is_gone_is_told(kafka: str, topic: str) -> None:
+@pytest.mark.parametrize("many", [True, False])
+def test_without_transactions_a_topic_that_is_gone_is_told(kafka: str, topic: str, many: bool) -> None:
     sending = TransactionalProducer(KafkaConfig(kafka), f"id-{topic}", transactions=False)
-    sending.produce(f"{topic}-none", key=b"k", value=b"v", partition=0)
+    if many:
+        sending.produce_many(f"{topic}-none", records_of([(b"k", b"v", FIRST_MS)]), partition=0)
+    else:
+        sending.produce(f"{topic}-none", key=b"k", value=b"v", partition=0)
     with pytest.raises(ProducerFatal, match="not delivered"):
         sending.flush()
     sending.close()
