@@ -53,7 +53,7 @@ def take_all(registry: Registry, pipeline: str, tell: Progress) -> list[dict[str
         )
 
     def of_server(server: dict[str, Any]) -> list[dict[str, Any]]:
-        with StoreClient(server["socket"]) as client:
+        with StoreClient(server["socket"], pipeline=pipeline) as client:
             figures = {task["task"]: task for task in client.act("figures")["tasks"]}
             taken = []
             for task in server["tasks"]:

@@ -170,7 +170,7 @@ class StoreReader:
         if socket is not None:
             if is_remote(socket):
                 require_answer(socket, self._settings.answer_timeout_s)
-            with StoreClient(socket) as client:
+            with StoreClient(socket, pipeline=spec.pipeline) as client:
                 yield from client.entries(spec.name, isolation=isolation.value, **bounds)
             return
         yield from self._offline(spec, **bounds)

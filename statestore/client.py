@@ -34,10 +34,12 @@ def _ours() -> Iterator[None]:
 class StoreClient:
     """A connection to one server. Errors are ours: `Unavailable` when the server is gone.
 
-    `address` is a socket's path or `tls://host:port`, see `channel.py`; `timeout_s` bounds every call.
+    `address` is a socket's path or `tls://host:port`, see `channel.py`; `timeout_s` bounds every call. Tasks are those of
+    `pipeline`, or of any if it is empty.
     """
 
-    def __init__(self, address: Path | str, *, timeout_s: float | None = None) -> None:
+    def __init__(self, address: Path | str, *, pipeline: str = "", timeout_s: float | None = None) -> None:
+        self._pipeline = pipeline
         self._client = channel.client(address)
         self._address, self._options = address, channel.options(address, timeout_s)
 
@@ -57,8 +59,11 @@ class StoreClient:
 
     def _act(self, action: str, command: dict[str, Any], options: flight.FlightCallOptions) -> dict[str, Any]:
         with _ours():
-            results = list(self._client.do_action((action, wire.dumps(**command)), options))
+            results = list(self._client.do_action((action, self._command(**command)), options))
             return wire.loads(results[0].body)
+
+    def _command(self, **fields: Any) -> bytes:
+        return wire.dumps(**{"pipeline": self._pipeline, **fields})
 
     def open_task(self, spec: TaskSpec, epoch: int) -> dict[str, Any]:
         """Make the server own the task; gives how its recovery went."""
@@ -94,20 +99,23 @@ class StoreClient:
 
         Waits for the commit of batch `after`, if that is staged; raises `Unavailable` if it will not come.
         """
-        return Reading(self._client, self._options, {"task": task, "epoch": epoch, "batch": batch, "after": after})
+        command = self._command(op="read", task=task, epoch=epoch, batch=batch, after=after)
+        return Reading(self._client, self._options, command)
 
     def write(
         self, task: str, *, epoch: int, batch: int, attempt: int, token: int, order: Order | None = None
     ) -> Writing:
         """Open a stream that stages rows. `order` is the stream time after them and how many records came too late."""
         said = None if order is None else (order.stream_time_ms, order.dropped)
-        command = {"task": task, "epoch": epoch, "batch": batch, "attempt": attempt, "token": token, "order": said}
+        command = self._command(
+            op="write", task=task, epoch=epoch, batch=batch, attempt=attempt, token=token, order=said
+        )
         return Writing(self._client, self._options, command)
 
     def entries(self, task: str, **command: Any) -> Iterator[pa.RecordBatch]:
         """Entries of the task's store as batches of key and stored value."""
         with _ours():
-            reader = self._client.do_get(flight.Ticket(wire.dumps(task=task, **command)), self._options)
+            reader = self._client.do_get(flight.Ticket(self._command(task=task, **command)), self._options)
             for chunk in reader:
                 yield chunk.data
 
@@ -121,9 +129,8 @@ def require_answer(address: Path | str, timeout_s: float) -> None:
 class Reading:
     """One READ stream of one task. `stream_time_ms` is that of the version of the newest answer."""
 
-    def __init__(self, client: Any, options: Any, fields: dict[str, Any]) -> None:
+    def __init__(self, client: Any, options: Any, command: bytes) -> None:
         self.stream_time_ms = -1
-        command = wire.dumps(op="read", **fields)
         with _ours():
             self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(_KEYS)
@@ -147,8 +154,7 @@ class Reading:
 class Writing:
     """One WRITE stream of one task. Nothing counts until `close` has returned."""
 
-    def __init__(self, client: Any, options: Any, fields: dict[str, Any]) -> None:
-        command = wire.dumps(op="write", **fields)
+    def __init__(self, client: Any, options: Any, command: bytes) -> None:
         with _ours():
             self._writer, self._reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
             self._writer.begin(SCHEMA)

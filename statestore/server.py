@@ -2,7 +2,7 @@
 
     do_exchange  read    keys in, committed states out, batch by batch
                  write   rows in (`staging.SCHEMA`), one acknowledgement when the attempt is complete
-    do_action    open, commit, snapshot, figures, ping
+    do_action    open, close, commit, snapshot, figures, ping
     do_get       entries of a store, for queries
 
 One process per core: two tasks in one interpreter compete for it. Where it listens and who may call, `channel.py` says.
@@ -77,18 +77,20 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         if self._snapshots is not None:
             self._snapshots.connect()
 
-    def _task(self, name: str) -> Task:
-        try:
-            return self._tasks[name]
-        except KeyError:
-            raise Unavailable("task is not on this server", task=name, server=self._config.name) from None
+    def _task(self, command: dict[str, Any]) -> Task:
+        """The task that a command names, of the pipeline that it names, or of any: epochs and names alone may be another's."""
+        name, pipeline = command["task"], command["pipeline"]
+        task = self._tasks.get(name)
+        if task is None or pipeline not in ("", task.spec.pipeline):
+            raise Unavailable("task is not on this server", task=name, pipeline=pipeline, server=self._config.name)
+        return task
 
     def _task_of(self, command: dict[str, Any]) -> Task:
         """The task, for the driver that has opened it and for its Spark tasks.
 
         Each driver counts attempts from 0, so an older one could name an attempt of the newer that is not complete.
         """
-        task = self._task(command["task"])
+        task = self._task(command)
         _require_not_older(task, command)
         if command["epoch"] > task.epoch:
             raise Unavailable("task is still an older driver's", task=task.spec.name, epoch=task.epoch)
@@ -117,7 +119,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_get(self, context: Any, ticket: Any) -> Any:
         command = wire.loads(ticket.ticket)
         try:
-            return flight.GeneratorStream(ENTRIES, self._entries(self._task(command["task"]), command))
+            return flight.GeneratorStream(ENTRIES, self._entries(self._task(command), command))
         except RollforwardError as error:
             raise self._refusal(error) from error
 
@@ -174,7 +176,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
                 now = task.commit(**fields)
                 return {"committed_now": now, "apply_s": task.apply_s}
             case "snapshot":
-                return self._snapshot(self._task(command["task"]))
+                return self._snapshot(self._task(command))
             case "figures":
                 return {"pid": os.getpid(), "tasks": [self._figures(task) for task in list(self._tasks.values())]}
             case "ping":
@@ -243,8 +245,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         name = command["task"]
         with self._openings.setdefault(name, threading.Lock()):
             task = self._tasks.get(name)
-            is_there = task is not None and task.spec.pipeline == command["pipeline"]
-            if task is None or not is_there or task.epoch > command["epoch"]:
+            if task is None or task.spec.pipeline != command["pipeline"] or task.epoch > command["epoch"]:
                 return {"closed": False}
             del self._tasks[name]
             task.close()

@@ -46,7 +46,7 @@ class Exchange:
 
     `epoch` is the driver's: a server refuses the Spark tasks of a driver that another has replaced. `after[n]` is the
     batch that task n has to commit before it is read, -1 for none; where it is empty none has to. `results` is how large
-    a result may be.
+    a result may be. `pipeline` is empty only in tests.
     """
 
     query: str
@@ -55,10 +55,11 @@ class Exchange:
     sockets: tuple[str, ...]
     after: tuple[int, ...] = ()
     results: ResultLimit = ANY
+    pipeline: str = ""
 
     def client(self, task: int) -> StoreClient:
         """A connection to the task's server."""
-        return StoreClient(self.sockets[task])
+        return StoreClient(self.sockets[task], pipeline=self.pipeline)
 
     def task_name(self, task: int) -> str:
         """The task's id."""

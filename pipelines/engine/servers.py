@@ -85,7 +85,7 @@ class StoreServers:
         self._addresses = addresses
         count = len(addresses) or count
         self._answer_timeout_s = answer_timeout_s
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._kafka = kafka
         self._transactions = transactions
         self._log_file = log_file
@@ -138,7 +138,7 @@ class StoreServers:
                     return
                 except Unavailable as error:
                     # A server may die while it recovers, or Kafka may be away for a while.
-                    log.warning("tasks are not open yet", pipeline=self._pipeline, attempt=attempt, error=str(error))
+                    log.warning("tasks are not open yet", pipeline=self.pipeline, attempt=attempt, error=str(error))
                     if attempt == _OPEN_ATTEMPTS:
                         raise
                     time.sleep(min(5.0, 0.1 * 2**attempt))
@@ -149,7 +149,7 @@ class StoreServers:
             code = server.ended()
             if code is None:
                 return
-            log.warning("store server died", pipeline=self._pipeline, server=server.name, exit_code=code)
+            log.warning("store server died", pipeline=self.pipeline, server=server.name, exit_code=code)
             server.forget()
             self._servers[number] = None
             if code == EXIT_FENCED:
@@ -160,10 +160,10 @@ class StoreServers:
         try:
             self._ping(address)
         except Unavailable as error:
-            log.warning("store server is away", pipeline=self._pipeline, server=address, error=str(error))
+            log.warning("store server is away", pipeline=self.pipeline, server=address, error=str(error))
             return None
         self._silent.discard(address)
-        return RemoteServer(address, StoreClient(address))
+        return RemoteServer(address, StoreClient(address, pipeline=self.pipeline))
 
     def _move_tasks(self) -> None:
         """Give the tasks of servers that are away to those that are there."""
@@ -173,11 +173,11 @@ class StoreServers:
         for turn, (name, assigned) in enumerate(self._assigned.items()):
             if assigned.server not in there:
                 self._assigned[name] = replace(assigned, server=there[turn % len(there)])
-                log.warning("task moves to another server", pipeline=self._pipeline, task=name)
+                log.warning("task moves to another server", pipeline=self.pipeline, task=name)
 
     def _start(self) -> LocalServer:
         number = next(self._numbers)
-        name = f"{self._pipeline}-{os.getpid()}-{number}"
+        name = f"{self.pipeline}-{os.getpid()}-{number}"
         socket = names.socket_folder() / f"{self._prefix}-{os.getpid()}-{number}.sock"
         socket.unlink(missing_ok=True)
         config = wire.dumps(
@@ -199,7 +199,7 @@ class StoreServers:
             if socket.exists():
                 try:
                     self._ping(socket)
-                    return StoreClient(socket)
+                    return StoreClient(socket, pipeline=self.pipeline)
                 except Unavailable as error:
                     log.debug("store server does not answer yet", error=str(error))
             time.sleep(0.02)
@@ -222,7 +222,7 @@ class StoreServers:
             if isinstance(error, Unavailable) and server.ended() is None:
                 log.error(
                     "store server is silent and is given up",
-                    pipeline=self._pipeline,
+                    pipeline=self.pipeline,
                     server=server.name,
                     seconds=self._answer_timeout_s,
                     error=str(error),
@@ -253,7 +253,7 @@ class StoreServers:
     def _is_open(self, assigned: _Assigned, server: LocalServer | RemoteServer) -> bool:
         figures = {task["task"]: task for task in _figures(server)}
         found = figures.get(assigned.spec.name, {})
-        wanted = ("running", self._pipeline, assigned.epoch)
+        wanted = ("running", self.pipeline, assigned.epoch)
         return (found.get("state"), found.get("pipeline"), found.get("epoch")) == wanted
 
     def _release_moved(self) -> None:
@@ -266,14 +266,14 @@ class StoreServers:
                         self._release(server, assigned)
 
     def _tasks_at(self, server: RemoteServer) -> list[str]:
-        return [task["task"] for task in _figures(server) if task["pipeline"] == self._pipeline]
+        return [task["task"] for task in _figures(server) if task["pipeline"] == self.pipeline]
 
     def _release(self, server: RemoteServer, assigned: _Assigned) -> None:
         name = assigned.spec.name
         try:
             server.ask(lambda: server.client.close_task(assigned.spec, assigned.epoch))
         except RollforwardError as error:
-            log.warning("task was not let go", pipeline=self._pipeline, task=name, server=server.name, error=str(error))
+            log.warning("task was not let go", pipeline=self.pipeline, task=name, server=server.name, error=str(error))
 
     def _release_all(self, timeout_s: float) -> None:
         """Make servers of other machines let go of what this driver has opened there."""
@@ -332,7 +332,7 @@ class StoreServers:
             try:
                 taken.append(future.result())
             except RollforwardError as error:
-                log.warning("no snapshot was taken", pipeline=self._pipeline, task=name, error=str(error))
+                log.warning("no snapshot was taken", pipeline=self.pipeline, task=name, error=str(error))
         return taken
 
     def _snapshot(self, task: str) -> dict[str, Any]:
@@ -350,7 +350,7 @@ class StoreServers:
 
     def _only_assigned(self, number: int, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Without tasks that have moved away, which a server that came back may still have, and another pipeline's."""
-        ours = [task for task in tasks if task["pipeline"] == self._pipeline]
+        ours = [task for task in tasks if task["pipeline"] == self.pipeline]
         return [task for task in ours if (a := self._assigned.get(task["task"])) is not None and a.server == number]
 
     def observe(self) -> list[ServerSeen]:

@@ -230,4 +230,5 @@ class Stager:
 
     def _exchange(self, planned: Planned, after: tuple[int, ...] = ()) -> Exchange:
         name = self._query.name
-        return Exchange(name, self.epoch, planned.batch, self._servers.sockets(name), after, self.results)
+        sockets = self._servers.sockets(name)
+        return Exchange(name, self.epoch, planned.batch, sockets, after, self.results, self._servers.pipeline)

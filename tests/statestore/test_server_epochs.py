@@ -114,6 +114,16 @@ def test_a_task_of_another_pipeline_is_not_taken_for_one_s_own(
     with pytest.raises(InvalidConfig, match="of another pipeline"):
         client.open_task(other.spec, epoch)
     assert not client.close_task(other.spec, epoch)
+    with StoreClient(tmp_path / "s.sock", pipeline=other.spec.pipeline, timeout_s=30) as others:
+        for request in (
+            lambda: commit(others, epoch),
+            lambda: stage(others, epoch, b"other"),
+            lambda: others.snapshot("q-0"),
+        ):
+            with pytest.raises(Unavailable, match="not on this server"):
+                request()
+        with pytest.raises(Unavailable, match="not on this server"):
+            list(others.entries("q-0", isolation="read_committed"))
     stage(client, epoch, b"own")
     assert commit(client, epoch)
     assert client.close_task(world.spec, epoch)
