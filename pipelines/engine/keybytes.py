@@ -18,7 +18,10 @@ KeyBytes = Callable[[Sequence[pa.Array]], pa.BinaryArray]
 
 
 def key_bytes_of(query: Query) -> KeyBytes:
-    """How the plan's keys of whole numbers, decimals, booleans, text and bytes are written. Raises `InvalidConfig` for others."""
+    """How the plan's keys of whole numbers, decimals, booleans, text and bytes are written.
+
+    Raises `InvalidConfig` for a format that is none.
+    """
     names = [key.name for key in query.group_by]
     match query.key_format:
         case "json" if len(names) == 1:
