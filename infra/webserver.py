@@ -37,7 +37,9 @@ class Gate:
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
         self._app = app
-        self._hosts = {*LOOPBACK, *(host.strip().lower() for host in hosts if host.strip())}
+        # With a port, as in a browser's line, it is the same name.
+        named = {host.strip().lower() for host in hosts if host.strip()}
+        self._hosts = {*LOOPBACK, *named, *(name for host in named if (name := _name(f"//{host}")))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or one websocket."""
@@ -54,7 +56,7 @@ class Gate:
         if _name(f"//{host}") not in self._hosts:
             return f"host is not this server's; hint: name it in {HOSTS} before `rollforward up`"
         if origin is not None and method != "GET" and not self._is_own(origin.lower(), host):
-            return "request is from another site's page"
+            return f"request is from another site's page; hint: a proxy has to pass Host on, named in {HOSTS}"
         # With text/html the answer is a page to write GraphQL in, whatever the query.
         if method == "GET" and scope["path"] == GRAPHQL and "text/html" not in headers.get("accept", ""):
             return "GraphQL is not executed by GET; hint: use POST"

@@ -98,6 +98,13 @@ def test_a_name_that_the_operator_gives_is_let_in(host: str) -> None:
     assert 403 == told(operators=operators, host="evil.example")
 
 
+@pytest.mark.parametrize("named", ["ui.example.com:8443", "ui.example.com", "[2001:db8::1]:8443", "2001:db8::1"])
+def test_a_name_that_is_given_with_its_port_is_let_in(named: str) -> None:
+    host = "ui.example.com:8443" if "ui" in named else "[2001:db8::1]:8443"
+    assert 200 == told("POST", "/graphql", operators=named, host=host, origin=f"https://{host}")
+    assert 403 == told("POST", "/graphql", operators=named, host="evil.example:8443", origin=EVIL)
+
+
 @pytest.fixture
 def dagster(tmp_path: Path, leftovers: Callable[[], list[int]]) -> Iterator[Dagster]:
     dagster = Dagster(home=tmp_path / "dagster", logs=tmp_path / "logs", records=tmp_path / "run")
