@@ -84,9 +84,10 @@ def backfill(
     Raises `InvalidInput` where it cannot be computed, `Unavailable` when the pipeline does not run or gives no answer.
     """
     require_whole(query, from_ms, to_ms)
+    deployed_at = registry.pipeline(pipeline).deployed_at
     _require_running(registry, pipeline)
     rows = Recomputes(registry.engine)
-    request = rows.ask(pipeline, query.name, from_ms=from_ms, to_ms=to_ms, dry_run=dry_run)
+    request = rows.ask(pipeline, query.name, from_ms=from_ms, to_ms=to_ms, dry_run=dry_run, deployed_at=deployed_at)
     on_asked(request)
     row = _wait(registry, rows, request, pipeline, timeout_s, tell)
     if row.state == FAILED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pipelines.home import in_home
 from pipelines.metastore.degraded import MetastoreDegraded
 from pipelines.metastore.embedded import metastore
 from pipelines.settings import Settings
@@ -18,8 +19,7 @@ def back_up(settings: Settings, *, keep: int) -> Path:
     A damaged log is written to `…-damaged.jsonl`, which no count has and nothing deletes, and no good backup goes for
     it. Raises `MetastoreDegraded` then.
     """
-    folder = settings.home / "backups"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = in_home(settings.home, "backups")
     path = folder / f"{settings.service}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}.jsonl"
     # It gets the name of a backup when it is known to be one.
     unproven = path.with_name(f"{path.stem}{DAMAGED}")

@@ -13,10 +13,10 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from fcntl import LOCK_EX, LOCK_NB, flock
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import psutil
 
 from infra.process import MARK
 from ops.environment import Progress, driver_environment, with_spark
+from pipelines.home import in_home
 from pipelines.metastore.embedded import want
 from pipelines.processes import runs
 from pipelines.registry import RUNNING, STOPPED, BatchRow, DriverRow, Registry
@@ -39,8 +40,9 @@ STOPPING = "stopping"
 _LIVING = (*_UP, STOPPING)
 # How long `start` waits for a driver that is stopping. Whoever stops it has a time limit of his own.
 _STOPPING_S = 60.0
-# How long whoever ends a driver that is being started waits for its row.
+# How long whoever ends a driver that is being started waits for its row, and then for who has started it to see its end.
 _LAUNCH_S = 60.0
+_LOCKS, _LOGS = "locks", "logs"
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def is_of(driver: DriverRow, deployed_at: float) -> bool:
 def status(registry: Registry, name: str) -> PipelineStatus:
     """Desired and observed state of one pipeline."""
     row = registry.pipeline(name)
-    driver = _counting(registry.driver(name), row.deployed_at)
+    driver = counting(registry.driver(name), row.deployed_at)
     return _status(name, row.desired, driver, registry.newest_batches(name), registry.records(name))
 
 
@@ -113,12 +115,12 @@ def statuses(
     found: dict[str, tuple[PipelineStatus, DriverRow | None]] = {}
     for name, desired in registry.desires().items():
         if name in deployed_at:
-            driver = _counting(drivers.get(name), deployed_at[name])
+            driver = counting(drivers.get(name), deployed_at[name])
             found[name] = _status(name, desired, driver, newest[name], records.get(name, 0)), driver
     return found
 
 
-def _counting(driver: DriverRow | None, deployed_at: float) -> DriverRow | None:
+def counting(driver: DriverRow | None, deployed_at: float) -> DriverRow | None:
     """The driver, unless it is a dead one of an earlier pipeline of the name: what that ended of says nothing of this one."""
     if driver is None or is_of(driver, deployed_at) or is_alive(driver):
         return driver
@@ -175,50 +177,29 @@ def _why_recover(desired: str, driver: DriverRow | None, alive: bool, age: float
     return ""
 
 
-@contextmanager
-def lent(settings: Settings, name: str) -> Iterator[Callable[[], bool]]:
-    """Marks within that the pipeline is desired to run for as long as this process wants it; gives whether it still is so.
-
-    Somebody of the same home who starts it meanwhile takes the mark away, and with it what was lent: see `keep`.
-    """
-    mark = settings.home / "locks" / f"{name}.lent-{os.getpid()}"
-    mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    mark.touch()
-    try:
-        yield mark.exists
-    finally:
-        mark.unlink(missing_ok=True)
-
-
-def keep(settings: Settings, name: str) -> None:
-    """What runs in the foreground for now (`lent`) stays desired to run behind that."""
-    for mark in (settings.home / "locks").glob(f"{name}.lent-*"):
-        mark.unlink(missing_ok=True)
-
-
 def driver_log(settings: Settings, name: str) -> Path:
     """The detached driver's log."""
-    return settings.home / "logs" / f"{name}-driver.log"
+    return settings.home / _LOGS / f"{name}-driver.log"
 
 
 @contextmanager
 def _launching(settings: Settings, name: str) -> Iterator[None]:
-    lock = _launch_lock(settings, name)
-    lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with lock.open("w") as file:
+    in_home(settings.home, _LOCKS)
+    with _launch_lock(settings, name).open("w") as file:
         flock(file, LOCK_EX)
         yield
 
 
 def _launch_lock(settings: Settings, name: str) -> Path:
-    return settings.home / "locks" / f"{name}.launch"
+    return settings.home / _LOCKS / f"{name}.launch"
 
 
 def is_launching(settings: Settings, name: str) -> bool:
     """Whether somebody is starting the pipeline's driver at this moment."""
     try:
         with _launch_lock(settings, name).open() as file:
-            flock(file, LOCK_EX | LOCK_NB)
+            # Shared: two that look are no launch to each other.
+            flock(file, LOCK_SH | LOCK_NB)
     except FileNotFoundError:
         return False
     except BlockingIOError:
@@ -251,8 +232,8 @@ def launch(
         environment = driver_environment(with_spark(settings, on_progress))
         # Whoever ends the local stack's processes, as Dagster's, must not take a driver that one of them started.
         environment.pop(MARK, None)
+        in_home(settings.home, _LOGS)
         log = driver_log(settings, name)
-        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         earlier = registry.driver(name)
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -358,7 +339,6 @@ def start(
 ) -> int:
     """Make `running` the desired state and launch the driver; gives its pid once it runs. Raises as `launch` does."""
     want(name, RUNNING, settings, registry)
-    keep(settings, name)
     return launch(settings, registry, name, accept_loss=accept_loss, on_progress=on_progress)
 
 
@@ -372,19 +352,31 @@ def stop(settings: Settings, registry: Registry, name: str, *, timeout_s: float 
     return end_running(settings, registry, name, timeout_s=timeout_s)
 
 
-def end_running(settings: Settings, registry: Registry, name: str, *, timeout_s: float = 60.0) -> bool:
+def end_running(
+    settings: Settings,
+    registry: Registry,
+    name: str,
+    *,
+    timeout_s: float = 60.0,
+    whatever_desired: bool = False,
+    on_progress: Progress = lambda _step, _detail: None,
+) -> bool:
     """As `end_driver`, and so for a driver that is being started: before it has a row nobody could end it.
 
-    Somebody else may have begun to start it, as Dagster in a loop of crashes. A pipeline that is to run is not waited for:
-    another one may want it by now. Raises `Unavailable` also if it has neither come up nor ended after a minute.
+    Somebody else may have begun to start it, as Dagster in a loop of crashes. A pipeline that is to run is not waited for,
+    unless `whatever_desired`: another one may want it by now. Raises `Unavailable` also if it has neither come up nor
+    ended after a minute.
     """
     ended, deadline = False, time.monotonic() + _LAUNCH_S
     while True:
         # In this order: who has started one has seen its row before he lets go of the lock.
         launching = is_launching(settings, name)
-        ended = end_driver(registry, name, timeout_s=timeout_s) or ended
-        if not launching or _is_desired(registry, name):
+        if end_driver(registry, name, timeout_s=timeout_s):
+            # That may have taken longer than a launch.
+            ended, deadline = True, time.monotonic() + _LAUNCH_S
+        if not launching or (not whatever_desired and _is_desired(registry, name)):
             return ended
+        on_progress(name, "its driver is being started, waiting for it")
         if time.monotonic() >= deadline:
             hint = "it ends when it comes up and finds that it is not to run; ask again"
             raise Unavailable("driver is still being started", pipeline=name, seconds=_LAUNCH_S, hint=hint)

@@ -26,7 +26,10 @@ _REPORTS_S = 5.0
 
 
 class Heart:
-    """Beats every two seconds. `look` gives the driver's state and servers; `on_beat` is called with each beat."""
+    """Beats every two seconds. `look` gives the driver's state and servers; `on_beat` is called with each beat.
+
+    `deployed_at` is when the pipeline that it drives was deployed, in seconds since 1970.
+    """
 
     def __init__(
         self,
@@ -34,11 +37,14 @@ class Heart:
         registry: Registry,
         look: Callable[[], tuple[str, list[dict[str, Any]]]],
         on_beat: Callable[[], None],
+        *,
+        deployed_at: float = 0.0,
     ) -> None:
         self._pipeline = pipeline
         self._registry = registry
         self._look = look
         self._on_beat = on_beat
+        self._deployed_at = deployed_at
         self._metrics_port: int | None = None
         # As its row names this process.
         self._process: dict[str, Any] = {
@@ -117,7 +123,9 @@ class Heart:
                 self._write(state, servers)
 
     def _begin_row(self) -> None:
-        self._registry.driver_started(self._pipeline, **self._process, metrics_port=self._metrics_port)
+        self._registry.driver_started(
+            self._pipeline, **self._process, metrics_port=self._metrics_port, deployed_at=self._deployed_at
+        )
 
     def _write(self, state: str, servers: list[dict[str, Any]], error: str = "") -> bool:
         return self._registry.driver_seen(self._pipeline, **self._process, state=state, error=error, servers=servers)

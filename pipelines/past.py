@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from pipelines.deploy import DeployedQuery
+from pipelines.home import in_home
 from pipelines.processes import remove_left
 from pipelines.query import StoreReader, entries_of
 from pipelines.settings import Settings
@@ -134,8 +135,7 @@ def require_travel(deployed: DeployedQuery, settings: Settings, *, store: bool =
 
 @contextmanager
 def _own_folder(settings: Settings) -> Iterator[Path]:
-    parent = settings.home / "past"
-    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    parent = in_home(settings.home, "past")
     remove_left(parent)
     with TemporaryDirectory(dir=parent, suffix=f"-{os.getpid()}") as name:
         yield Path(name)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -32,6 +31,7 @@ from pipelines.engine.servers import StoreServers
 from pipelines.engine.spark import SparkStart, start_session, start_workers
 from pipelines.engine.watch import Watch
 from pipelines.heart import Heart
+from pipelines.home import in_home
 from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
 from pipelines.metastore.service import Metastore
 from pipelines.metrics.driver import DriverMetrics
@@ -90,7 +90,7 @@ class PipelineDriver:
         self._spark = SparkStart(self._start_spark)
         self._begun: list[Future[None]] = []
         self.signals = StopSignals(self.request_stop)
-        self._heart = Heart(pipeline.name, registry, self._look, self._stop_if_wanted)
+        self._heart = Heart(pipeline.name, registry, self._look, self._stop_if_wanted, deployed_at=pipeline.deployed_at)
         self._drivers: list[QueryDriver] = []
         self._work = names.spark_folder(settings.home, pipeline.name)
         self._servers = StoreServers(
@@ -99,7 +99,7 @@ class PipelineDriver:
             settings.states,
             settings.kafka_config(),
             transactions=settings.transactions,
-            log_file=_log_folder(settings) / f"{pipeline.name}-servers.log",
+            log_file=in_home(settings.home, "logs") / f"{pipeline.name}-servers.log",
             snapshots=settings.snapshot_config(),
             answer_timeout_s=settings.answer_timeout_s,
             addresses=tuple(settings.store_server_addresses),
@@ -344,12 +344,6 @@ class PipelineDriver:
         self._metrics.batch_done(done)
         row = BatchRow(pipeline=self.name, finished_at=time.time(), **vars(done))
         self._heart.report(lambda registry: registry.add_batch(row))
-
-
-def _log_folder(settings: Settings) -> Path:
-    folder = settings.home / "logs"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder
 
 
 def cpu_seconds() -> float:

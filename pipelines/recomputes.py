@@ -56,8 +56,14 @@ class Recomputes:
     def __init__(self, engine: Engine) -> None:
         self._sessions = sessionmaker(engine, expire_on_commit=False)
 
-    def ask(self, pipeline: str, query: str, *, from_ms: int, to_ms: int, dry_run: bool) -> str:
-        """Write a request; gives its id."""
+    def ask(
+        self, pipeline: str, query: str, *, from_ms: int, to_ms: int, dry_run: bool, deployed_at: float = 0.0
+    ) -> str:
+        """Write a request; gives its id.
+
+        `deployed_at`, in seconds since 1970, is that of the pipeline that is meant: one that is deployed under its name
+        later refuses the request. The clock of whoever deployed it may be ahead.
+        """
         row = RecomputeRow(
             id=uuid.uuid4().hex,
             pipeline=pipeline,
@@ -65,7 +71,7 @@ class Recomputes:
             from_ms=from_ms,
             to_ms=to_ms,
             dry_run=dry_run,
-            asked_at=time.time(),
+            asked_at=max(time.time(), deployed_at),
         )
         with self._begin() as session, session.begin():
             session.add(row)

@@ -24,6 +24,8 @@ __all__ = ["RUNNING", "STOPPED", "BatchRow", "DriverRow", "PipelineDefinition", 
 # Of the figures that grow with every batch and every start; the oldest go, a thousand at a time.
 ROWS_KEPT = 20_000
 _ROWS_GO = 1_000
+# Times before a pipeline's deployment are brought so much nearer to it.
+_AHEAD = 10_000
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,20 @@ class Registry:
             return session.get(DriverRow, pipeline)
 
     def driver_started(
-        self, pipeline: str, *, pid: int, process_started: float, host: str, metrics_port: int | None = None
+        self,
+        pipeline: str,
+        *,
+        pid: int,
+        process_started: float,
+        host: str,
+        metrics_port: int | None = None,
+        deployed_at: float = 0.0,
     ) -> None:
-        """A driver begins; its row replaces an older driver's. `metrics_port` is where it serves its figures."""
+        """A driver begins; its row replaces an older driver's. `metrics_port` is where it serves its figures.
+
+        `deployed_at`, in seconds since 1970, is that of its pipeline: by the clocks of two machines a driver may begin
+        before that, and would be taken for one of an earlier pipeline of the name.
+        """
         now = time.time()
         with self._session() as session:
             session.merge(
@@ -169,7 +182,7 @@ class Registry:
                     host=host,
                     state="starting",
                     error="",
-                    started_at=now,
+                    started_at=_begun(now, deployed_at),
                     heartbeat_at=now,
                     servers=[],
                     metrics_port=metrics_port,
@@ -279,6 +292,11 @@ class Registry:
         wanted = select(RecoveryRow).where(RecoveryRow.pipeline == pipeline, RecoveryRow.finished_at >= since)
         with self._session() as session:
             return list(session.scalars(wanted.order_by(RecoveryRow.id)))
+
+
+def _begun(now: float, deployed_at: float) -> float:
+    """`now`, and within a minute of `deployed_at` where that is ahead by up to a week; a later one is later there as well."""
+    return max(now, deployed_at - max(0.0, deployed_at - now) / _AHEAD)
 
 
 def _row_of(session: Session, pipeline: str, *, pid: int, process_started: float, host: str) -> DriverRow | None:

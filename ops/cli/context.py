@@ -51,10 +51,12 @@ def _checked(load: Callable[[], Settings]) -> Settings:
 
 @contextmanager
 def registry_of(settings: Settings) -> Iterator[Registry]:
-    """The registry with what the log says now, closed at the end."""
+    """The registry with what the log says now, closed at the end. Makes the home, where its database need not be."""
+    from pipelines.home import in_home
     from pipelines.metastore.embedded import refresh
     from pipelines.registry import Registry
 
+    in_home(settings.home)
     refresh(settings)
     registry = Registry(settings.metastore)
     try:

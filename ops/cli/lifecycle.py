@@ -121,14 +121,14 @@ def _desired(pipeline: str, settings: Settings) -> Iterator[None]:
     Somebody who starts the pipeline meanwhile wants it to run behind that, too. A process that is killed leaves it desired,
     and Dagster goes on with the pipeline, as after any driver's death.
     """
-    from ops import control
     from pipelines.metastore.embedded import want
+    from pipelines.metastore.lent import lent
     from pipelines.registry import RUNNING
     from statestore.errors import Fenced
 
-    with control.lent(settings, pipeline) as is_lent:
+    with lent(settings.home, pipeline) as is_lent:
         with registry_of(settings) as registry:
-            was_stopped = want(pipeline, RUNNING, settings, registry)
+            was_stopped = want(pipeline, RUNNING, settings, registry, for_now=True)
         try:
             yield
         except Fenced:
@@ -153,7 +153,7 @@ def _stop_again(pipeline: str, settings: Settings) -> None:
             want(pipeline, STOPPED, settings, registry)
     except (RollforwardError, SQLAlchemyError, OSError) as error:
         hint = f"stop it with: rollforward stop {pipeline}"
-        print(f"pipeline {pipeline} is still desired to run: {error}; {hint}", file=sys.stderr)
+        print(f"pipeline {pipeline} may still be desired to run: {error}; {hint}", file=sys.stderr)
 
 
 @contextmanager

@@ -149,7 +149,6 @@ def _recover(pipeline: str, *, json: bool) -> None:
         if not lost:
             # Behind the look at the tasks: whoever keeps pipelines as desired would start the driver.
             want(pipeline, RUNNING, settings, registry)
-            control.keep(settings, pipeline)
             before = control.status(registry, pipeline)
             with progress(f"Recovering {pipeline}") as tell:
                 if before.needs_recovery:

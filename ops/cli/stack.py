@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from ops.environment import Progress
     from pipelines.registry import Registry
     from pipelines.settings import Settings
-
-# A driver that comes up finds that it is not desired any more, and ends.
-LAUNCH_S = 60.0
 
 
 def register(app: typer.Typer) -> None:
@@ -250,28 +246,39 @@ def stop_pipelines(settings: Settings, tell: Progress) -> list[str]:
                 tell(name, f"runs on {driver.host} and is left alone")
                 continue
             if name in deployed:
-                _await_launch(settings, registry, name, tell)
+                _want_stopped(settings, registry, name, tell)
             driver = registry.driver(name)
             if driver is not None and control.is_alive(driver):
                 tell(name, f"driver {driver.pid} finishes its batch")
-            if control.end_driver(registry, name):
+            if _end(settings, registry, name, tell):
                 stopped.append(name)
     return stopped
 
 
-def _await_launch(settings: Settings, registry: Registry, name: str, tell: Progress) -> None:
-    """Let a driver that is being started come up: before it is in the registry nobody could end it."""
+def _want_stopped(settings: Settings, registry: Registry, name: str, tell: Progress) -> None:
+    """Nothing is to be left running, whatever the log says of it later; that is told of what runs or was to run."""
     from ops import control
     from pipelines.metastore.embedded import want
     from pipelines.registry import STOPPED
     from statestore.errors import InvalidConfig, Unavailable, Unrecoverable
 
     try:
-        want(name, STOPPED, settings, registry)
+        want(name, STOPPED, settings, registry, quickly=True)
     except (InvalidConfig, Unavailable, Unrecoverable) as error:
-        # Nothing is to be left running, whatever the log says of it later.
-        tell(name, f"is ended, but the metastore may still want it to run: {error.message}")
-    deadline = time.monotonic() + LAUNCH_S
-    while control.is_launching(settings, name) and time.monotonic() < deadline:
-        tell(name, "its driver is being started, waiting for it")
-        time.sleep(0.2)
+        if control.is_running(settings, registry, name):
+            tell(name, f"is ended, but the metastore may still want it to run: {error.message}")
+        elif registry.pipeline(name).desired != STOPPED:
+            tell(name, f"does not run, but the metastore may still want it to: {error.message}")
+
+
+def _end(settings: Settings, registry: Registry, name: str, tell: Progress) -> bool:
+    """End its driver, and one that is being started; whether any ran."""
+    from ops import control
+    from statestore.errors import Unavailable
+
+    try:
+        return control.end_running(settings, registry, name, whatever_desired=True, on_progress=tell)
+    except Unavailable as error:
+        # The others are to be ended all the same.
+        tell(name, str(error))
+        return False

@@ -23,7 +23,10 @@ _COLUMNS = ("task", "way", "reason", "batch", "offsets", "records", "seconds")
 
 @dataclass(frozen=True)
 class Findings:
-    """The newest driver, what still lives of it, where its queries stood, and the end of its log."""
+    """The newest driver, what still lives of it, where its queries stood, and the end of its log.
+
+    `driver` is None also where the newest is a dead one of an earlier pipeline of the name; what that left is in `remains`.
+    """
 
     status: control.PipelineStatus
     driver: DriverRow | None
@@ -41,8 +44,10 @@ class Findings:
 
     def _facts(self) -> list[str]:
         lines = [f"desired {self.status.desired}, observed {self.status.state}"]
+        left = ", ".join(f"pid {process.pid}" for process in self.remains)
         if self.driver is None:
-            return [*lines, "no driver was ever started"]
+            earlier = [f"still there of an earlier driver: {left}"] if left else []
+            return [*lines, "no driver was ever started", *earlier]
         lines.append(f"driver pid {self.driver.pid} on {self.driver.host}, {'alive' if self.status.alive else 'dead'}")
         lines.append(f"last heartbeat {_moment(self.driver.heartbeat_at)}, {self.status.heartbeat_age_s} s ago")
         if self.driver.error:
@@ -51,17 +56,17 @@ class Findings:
             f"query {batch.query}: batch {batch.batch} was its last, finished {_moment(batch.finished_at)}"
             for batch in self.batches
         ] or ["no batch was finished yet"]
-        if self.remains:
-            lines.append(f"still there of it: {', '.join(f'pid {process.pid}' for process in self.remains)}")
+        if left:
+            lines.append(f"still there of it: {left}")
         return lines
 
 
 def look(settings: Settings, registry: Registry, name: str) -> Findings:
     """What there is to know now. Changes nothing. Raises `InvalidInput` for an unknown pipeline."""
-    status, driver = control.status(registry, name), registry.driver(name)
+    row, status, driver = registry.pipeline(name), control.status(registry, name), registry.driver(name)
     return Findings(
         status=status,
-        driver=driver,
+        driver=control.counting(driver, row.deployed_at),
         remains=tuple(_remains(driver)) if driver is not None and not status.alive else (),
         batches=tuple(registry.newest_batches(name)),
         log=_tail(control.driver_log(settings, name)),

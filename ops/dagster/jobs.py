@@ -71,7 +71,6 @@ def launch(context: dg.OpExecutionContext, config: LaunchConfig) -> dict[str, An
         context.log.info(f"starting {config.pipeline}: {config.reason or 'asked for by a person'}")
         if not config.only_if_desired:
             want(config.pipeline, RUNNING, settings_now(), registry)
-            control.keep(settings_now(), config.pipeline)
         watcher = Watcher(context.log.info, registry, config.pipeline)
         pid = control.launch(settings_now(), registry, config.pipeline, timeout_s=config.timeout_s, on_progress=watcher)
         watcher.poll()

@@ -115,7 +115,6 @@ def recover(
         watcher = Watcher(context.log.info, registry, pipeline)
         if not only_if_desired:
             want(pipeline, RUNNING, settings, registry)
-            control.keep(settings, pipeline)
         pid = control.launch(settings, registry, pipeline, timeout_s=timeout_s, on_progress=watcher)
         watcher.poll()
         seconds = seconds_since(detected)

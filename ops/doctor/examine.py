@@ -10,6 +10,7 @@ from ops.doctor.finding import Finding, error, ok, told
 from ops.doctor.kafka import cluster, pipelines
 from ops.doctor.machine import clock, machine
 from ops.doctor.storage import storage
+from pipelines.home import in_home
 from pipelines.metastore.embedded import refresh
 from pipelines.registry import Registry
 from pipelines.settings import Settings
@@ -23,6 +24,8 @@ TIMEOUT_S = 10.0
 def examine(settings: Settings) -> Iterator[Finding]:
     """Findings as they are made. Changes nothing but one object of its own in the snapshots' storage."""
     asking = settings.model_copy(update={"request_timeout_s": min(TIMEOUT_S, settings.request_timeout_s)})
+    # What is written below makes it, in whatever order that is.
+    in_home(settings.home)
     yield from machine(settings)
     yield from storage(settings)
     admin = None

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from pipelines.metastore.degraded import Fault
+from pipelines.metastore.lent import keep
 from pipelines.metastore.statement import Statement, deploy_script, start_pipeline, stop_pipeline
-from pipelines.metastore.validate import RUNNING, check
+from pipelines.metastore.validate import RUNNING, STOPPED, check
 from pipelines.registry import PipelineDefinition, Registry
 from pipelines.settings import Settings
 from statestore.errors import Unavailable
@@ -52,28 +53,41 @@ def deploy(
     return registry.pipeline(pipeline), outcome.changed
 
 
-def want(pipeline: str, desired: str, settings: Settings, registry: Registry) -> bool:
+def want(
+    pipeline: str,
+    desired: str,
+    settings: Settings,
+    registry: Registry,
+    *,
+    for_now: bool = False,
+    quickly: bool = False,
+) -> bool:
     """Make the pipeline run or stop; False, and nothing is written, if the log's last word was the same.
 
-    Raises `MetastoreDegraded` where the log cannot be trusted, and `Unavailable` where it cannot be asked.
+    A pipeline that runs as it was seen last goes on where the log cannot be trusted or asked. To stop one, and to start one
+    that was stopped, raises `MetastoreDegraded` and `Unavailable` then; with `quickly` after a look where it was stopped.
+    Who wants it to run wants that behind a `rollforward run` of this home, too, unless it is that itself: `for_now`.
     """
-    away = _why_away(settings)
+    if desired == STOPPED:
+        _look_to_stop(pipeline, settings, registry, quickly=quickly)
+    else:
+        refresh(settings)
+        if not for_now:
+            keep(settings.home, pipeline)
     if registry.pipeline(pipeline).desired == desired:
-        if away is not None:
-            # It may be another by now. Who only makes sure, as `down` of many, is not kept for as long as a statement.
-            raise away
         return False
     statement = start_pipeline(pipeline) if desired == RUNNING else stop_pipeline(pipeline)
     return execute(statement, settings).changed
 
 
-def _why_away(settings: Settings) -> Unavailable | None:
-    """None when the projection has what the log says, else why it could not be read soon: a statement waits for longer."""
+def _look_to_stop(pipeline: str, settings: Settings, registry: Registry, *, quickly: bool) -> None:
+    """Bring the projection up to the log. One that is stopped as it was seen last may be started by now."""
     try:
-        require_current(_quick(settings))
-    except Unavailable as error:
-        return error
-    return None
+        require_current(_quick(settings) if quickly else settings)
+    except Unavailable:
+        # A statement waits for longer than a look.
+        if not quickly or registry.pipeline(pipeline).desired == STOPPED:
+            raise
 
 
 def require_current(settings: Settings) -> None:

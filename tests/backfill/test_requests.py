@@ -8,19 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from ops import backfill
 from pipelines.database import open_database
-from pipelines.deploy import DeployedQuery
+from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.engine.query_driver import QueryDriver, _BatchAborted
 from pipelines.engine.recomputing import Requests
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.spark import SparkNotStarted, SparkStart
+from pipelines.metastore.command import put
+from pipelines.metastore.validate import PIPELINE
 from pipelines.metrics.catalogue import RECOMPUTE_RUNNING
 from pipelines.metrics.driver import DriverMetrics
 from pipelines.recomputes import ASKED, FAILED, RUNNING, WITHDRAWN, RecomputeRow, Recomputes
+from pipelines.registry import Registry
 from pipelines.settings import Settings
 from pipelines.sql import parse_pipeline
-from tests.ops.dagster_world import SQL
+from tests.ops.dagster_world import SQL, World, world
 from tests.support.present import present
+
+__all__ = ["world"]
 
 
 @pytest.fixture
@@ -66,6 +72,34 @@ def test_what_was_asked_of_an_earlier_pipeline_of_the_name_is_refused(rows: Reco
     for each in (request, begun):
         refused = present(rows.get(each))
         assert (FAILED, True) == (refused.state, "earlier pipeline of this name" in refused.error)
+
+
+def test_what_is_asked_where_the_clock_is_behind_that_of_the_deployment_is_taken(rows: Recomputes) -> None:
+    deployed_at = time.time() + 120
+    asked = rows.ask("sales", "cities", from_ms=0, to_ms=3_600_000, dry_run=True, deployed_at=deployed_at)
+    requests = Requests(rows, "sales", "cities", lambda: True, since=deployed_at)
+    assert asked == present(requests.next()).id
+
+
+def test_a_backfill_is_asked_of_the_deployment_of_now(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.deploy("sales")
+    row = world.registry.pipeline("sales")
+    deployed_at = time.time() + 120
+    body = {"sql": row.sql, "sources": row.sources, "queries": row.queries, "deployed_at": deployed_at}
+    world.log.change(put(PIPELINE, "sales", body))
+    asked: list[float] = []
+
+    def answer(_: Registry, rows: Recomputes, request: str, *__: object) -> RecomputeRow:
+        asked.append(present(rows.get(request)).asked_at)
+        rows.done(request, batch=None, report={})
+        return present(rows.get(request))
+
+    monkeypatch.setattr(backfill, "_require_running", lambda *_: None)
+    monkeypatch.setattr(backfill, "require_whole", lambda *_: None)
+    monkeypatch.setattr(backfill, "_wait", answer)
+    [query] = [deployed.query for deployed in deployed_queries(world.registry.pipeline("sales"))]
+    backfill.backfill(world.registry, "sales", query, from_ms=0, to_ms=3_600_000, dry_run=True)
+    assert [deployed_at] == asked
 
 
 def test_a_dry_run_can_be_withdrawn_at_any_time_and_a_correction_before_it_begins(rows: Recomputes) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import delete
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
+from ops.control import is_of
 from pipelines import heart
 from pipelines.heart import Heart
 from pipelines.recomputes import Recomputes
@@ -72,6 +73,22 @@ def test_a_driver_that_runs_is_shown_again_after_its_database_was_lost(registry:
     assert row is not None
     assert ("there", "starting") == (row.host, row.state)
     beats.end("stopped", "")
+
+
+def test_a_driver_begins_behind_its_deployment_whatever_the_clocks_say(registry: Registry) -> None:
+    now = time.time()
+    for ahead_s in (0, 120, 86_400):
+        began = []
+        for _driver in range(2):
+            beats = Heart("p", registry, lambda: ("running", []), lambda: None, deployed_at=now + ahead_s)
+            beats._begin_row()
+            row = registry.driver("p")
+            assert row is not None and is_of(row, now + ahead_s)
+            began.append(row.started_at)
+            time.sleep(0.01)
+        # Two drivers of one pid are told apart by it.
+        assert began[0] < began[1]
+        assert ahead_s or began[0] >= now
 
 
 def test_while_the_registry_is_away_the_stream_is_told_of_no_request(

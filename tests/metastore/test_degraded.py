@@ -16,7 +16,7 @@ from pipelines.metastore.degraded import MetastoreDegraded, Reason
 from pipelines.metastore.embedded import want
 from pipelines.metastore.service import Metastore
 from pipelines.metastore.statement import start_pipeline, stop_pipeline
-from pipelines.registry import STOPPED, Registry
+from pipelines.registry import RUNNING, STOPPED, Registry
 from pipelines.settings import Settings
 from statestore.errors import DataCorrupted, InvalidInput, Unavailable
 from statestore.kafka.admin import Admin
@@ -200,6 +200,17 @@ def test_what_destroys_something_does_not_begin_on_a_damaged_log(opened: Open, s
     ):
         with pytest.raises(MetastoreDegraded, match="the command topic is gone"):
             refused()
+    registry.close()
+
+
+def test_what_runs_goes_on_and_is_started_again_on_a_damaged_log(opened: Open, service: Settings, unique: str) -> None:
+    here = known(opened, unique)
+    here.execute(start_pipeline(unique))
+    registry = Registry(service.metastore)
+    delete_topic(opened())
+    assert not want(unique, RUNNING, service, registry)
+    with pytest.raises(MetastoreDegraded, match="the command topic is gone"):
+        want(unique, STOPPED, service, registry)
     registry.close()
 
 

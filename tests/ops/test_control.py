@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from fcntl import LOCK_EX, flock
+from fcntl import LOCK_EX, LOCK_SH, flock
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,25 @@ from infra import process
 from infra.errors import CopiedHome
 from infra.process import ProcessSpec
 from ops import control
+from ops.backups import back_up
 from ops.cli import stack
+from ops.cli.context import registry_of
 from ops.cli.main import app
 from ops.cli.stack import stop_everything, stop_pipelines
+from ops.dagster import findings
+from ops.doctor.examine import examine
 from ops.environment import settings_now
 from ops.past import require_stopped
+from pipelines import past
 from pipelines.heart import Heart
 from pipelines.metastore import embedded
 from pipelines.metastore.command import put
+from pipelines.metastore.lent import lent
 from pipelines.metastore.validate import PIPELINE
-from pipelines.registry import RUNNING, STOPPED, DriverRow
-from statestore.errors import InvalidInput, RollforwardError, Unavailable
+from pipelines.pipeline_driver import PipelineDriver
+from pipelines.registry import RUNNING, STOPPED, DriverRow, PipelineDefinition, Registry
+from pipelines.settings import Settings
+from statestore.errors import InvalidConfig, InvalidInput, RollforwardError, Unavailable
 from tests.ops.dagster_world import World, living_driver, world
 
 __all__ = ["living_driver", "world"]
@@ -217,6 +226,77 @@ def test_what_destroys_something_does_not_go_by_what_was_seen_last(
     raises(lambda: embedded.want("sales", STOPPED, settings, world.registry), Unavailable, "does not answer")
 
 
+def test_whoever_stops_waits_for_a_slow_broker_and_down_and_a_start_of_what_runs_do_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def slow(settings: Settings) -> None:
+        waited.append(settings.request_timeout_s)
+        raise Unavailable("kafka does not answer")
+
+    world.deploy("sales")
+    monkeypatch.setenv("ROLLFORWARD_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setattr(embedded, "metastore", slow)
+    settings = settings_now()
+    look_s, whole_s = embedded.LOOK_TIMEOUT_S, settings.request_timeout_s
+    for quickly in (False, True):
+        stop = partial(embedded.want, "sales", STOPPED, settings, world.registry, quickly=quickly)
+        raises(stop, Unavailable, "does not answer")
+    world.log.desire("sales", RUNNING)
+    assert not embedded.want("sales", RUNNING, settings, world.registry)
+    # What is to be stopped is a statement, which `down` also waits for.
+    raises(stop, Unavailable, "does not answer")
+    assert [whole_s, look_s, look_s, look_s, whole_s] == waited
+
+
+@pytest.mark.parametrize(("is_up", "told"), [(False, []), (True, ["is ended, but the metastore may still want"])])
+def test_down_tells_what_may_be_started_again_of_what_ran_alone(
+    world: World, living_driver: psutil.Process, monkeypatch: pytest.MonkeyPatch, is_up: bool, told: list[str]
+) -> None:
+    def away(_: object) -> None:
+        raise Unavailable("kafka does not answer")
+
+    world.deploy("sales")
+    if is_up:
+        world.driver_row("sales", living_driver)
+    monkeypatch.setenv("ROLLFORWARD_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setattr(embedded, "metastore", away)
+    texts: list[str] = []
+    stopped = stop_pipelines(settings_now(), lambda _name, detail: texts.append(detail))
+    assert told == [text[:42] for text in texts if "may still" in text]
+    assert (["sales"] if is_up else []) == stopped
+
+
+@pytest.mark.parametrize("first", ["lock", "mark", "log", "backup", "past", "registry", "doctor"])
+def test_the_home_is_its_users_alone_whatever_makes_it(world: World, tmp_path: Path, first: str) -> None:
+    settings = Settings(home=world.home / "below", metastore_url=f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    with ExitStack() as stack:
+        umask = os.umask(0o022)
+        stack.callback(os.umask, umask)
+        match first:
+            case "lock":
+                stack.enter_context(control._launching(settings, "sales"))
+            case "mark":
+                stack.enter_context(lent(settings.home, "sales"))
+            case "log":
+                registry = stack.enter_context(closing(Registry(settings.metastore)))
+                definition = PipelineDefinition(name="sales", sql="", sources=[], queries=[], deployed_at=0.0)
+                settings = settings.model_copy(update={"bootstrap_servers": "127.0.0.1:1"})
+                PipelineDriver(definition, settings, registry, until_end=True)
+            case "backup":
+                with pytest.raises(InvalidConfig):
+                    back_up(settings, keep=1)
+            case "past":
+                stack.enter_context(past._own_folder(settings))
+            case "registry":
+                stack.enter_context(registry_of(settings))
+            case "doctor":
+                list(examine(settings))
+        made = [settings.home, *(path for path in settings.home.iterdir() if path.is_dir())]
+        assert {0o700} == {folder.stat().st_mode & 0o777 for folder in made}
+
+
 def test_a_driver_is_alive_when_the_clock_has_been_set(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.deploy("sales")
     heart = Heart("sales", world.registry, lambda: ("running", []), lambda: None)
@@ -363,6 +443,47 @@ def test_a_driver_that_does_not_come_up_is_told_and_one_that_is_to_run_by_now_is
         raises(end, Unavailable, "still being started")
         world.log.desire("sales", RUNNING)
         assert not end()
+
+
+def test_the_time_that_a_driver_took_to_end_is_none_of_its_launch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy("sales", desired=STOPPED)
+    monkeypatch.setattr(control, "_LAUNCH_S", 0.3)
+    ended = iter([True])
+
+    def end_driver(*_: object, **__: object) -> bool:
+        time.sleep(0.5)
+        return next(ended, False)
+
+    # Whoever has started it sees its end a moment later.
+    looks = iter([True, False])
+    monkeypatch.setattr(control, "end_driver", end_driver)
+    monkeypatch.setattr(control, "is_launching", lambda *_: next(looks))
+    assert control.end_running(settings_now(), world.registry, "sales")
+
+
+def test_two_that_look_for_a_launch_see_none(world: World) -> None:
+    lock = world.home / "locks" / "sales.launch"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    with lock.open() as file:
+        flock(file, LOCK_SH)
+        assert not control.is_launching(settings_now(), "sales")
+
+
+def test_what_is_found_of_a_pipeline_is_not_of_a_dropped_one_but_for_what_that_left(
+    world: World, living_driver: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy("sales")
+    world.dead_driver("sales", state="failed", error="batch failed query=`cities` batch=`7`")
+    change(world, started_at=time.time() - 3600)
+    deploy_again(world)
+    monkeypatch.setattr(findings, "_remains", lambda _driver: [living_driver])
+    found = findings.look(settings_now(), world.registry, "sales")
+    assert "no driver was ever started" in found.text()
+    assert "batch failed" not in found.text()
+    assert f"still there of an earlier driver: pid {living_driver.pid}" in found.text()
 
 
 def test_nothing_is_changed_under_a_driver_that_is_being_started(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from ops.cli.main import app
 from ops.recovery_plans import UNRECOVERABLE
 from pipelines import pipeline_driver
 from pipelines.engine import jvm
+from pipelines.metastore.embedded import want
+from pipelines.metastore.lent import lent
 from pipelines.pipeline_driver import PipelineDriver
 from pipelines.registry import RUNNING, STOPPED, PipelineDefinition, Registry
 from pipelines.settings import Settings
@@ -92,6 +95,17 @@ def test_who_starts_what_runs_in_the_foreground_is_not_undone_by_its_end(
     assert [] == list((world.home / "locks").glob("*.lent-*"))
 
 
+def test_whoever_wants_it_to_run_keeps_what_runs_for_now(world: World) -> None:
+    world.deploy("sales", desired=RUNNING)
+    world.deploy("sales2", desired=RUNNING, table="towns")
+    settings = environment.settings_now()
+    with lent(world.home, "sales") as is_lent, lent(world.home, "sales2") as is_other_lent:
+        want("sales", RUNNING, settings, world.registry, for_now=True)
+        assert is_lent()
+        want("sales", RUNNING, settings, world.registry)
+        assert (False, True) == (is_lent(), is_other_lent())
+
+
 def test_a_database_that_is_broken_at_the_end_does_not_replace_the_runs_own_error(
     world: World, kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,14 +128,16 @@ def test_a_database_that_is_broken_at_the_end_does_not_replace_the_runs_own_erro
         aside.rename(database)
     assert 1 == result.exit_code
     assert "kafka does not answer" in result.output
-    assert "pipeline sales is still desired to run" in result.output
+    assert "pipeline sales may still be desired to run" in result.output
     assert "stop it with: rollforward stop sales" in result.output
 
 
 def test_a_run_to_the_end_that_is_stopped_before_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(home=tmp_path, bootstrap_servers="127.0.0.1:1", metrics=False)
     registry = Registry(settings.metastore)
-    definition = PipelineDefinition(name="p", sql="", sources=[], queries=[], deployed_at=0.0)
+    # By the clock of another machine.
+    deployed_at = time.time() + 3600
+    definition = PipelineDefinition(name="p", sql="", sources=[], queries=[], deployed_at=deployed_at)
     driver = PipelineDriver(definition, settings, registry, until_end=True)
     monkeypatch.setattr(driver, "_start", driver.request_stop)
     with pytest.raises(Unavailable, match="stopped before the end of its input"):
@@ -129,6 +145,7 @@ def test_a_run_to_the_end_that_is_stopped_before_it_fails(tmp_path: Path, monkey
     row = registry.driver("p")
     assert row is not None
     assert ("stopped", "") == (row.state, row.error)
+    assert control.is_of(row, deployed_at)
     registry.close()
 
 
