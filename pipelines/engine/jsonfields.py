@@ -132,12 +132,12 @@ class JsonFields:
             columns = self._picked(_whole(table, values))
             missing = functools.reduce(pc.or_, (column.is_null() for column in columns)) if columns else None
             if missing is None or not missing.true_count:
-                return columns, self._names.odd(values)
+                return columns, self._names.odd(values, self._spellings)
             spellings = self._spellings_with(values, columns, missing)
             if spellings == self._spellings:
-                return columns, self._names.odd(values)
+                return columns, self._names.odd(values, self._spellings)
             if max(map(len, spellings)) > _SPELLINGS_MAX:
-                return columns, np.union1d(self._names.odd(values), _rows(missing))
+                return columns, np.union1d(self._names.odd(values, self._spellings), _rows(missing))
             self._spellings = spellings
             self._expect(list(self._expected))
 

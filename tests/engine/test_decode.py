@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.engine.blockvalues import NULL_VALUE
+from pipelines.engine.blockvalues import NULL_VALUE, BlockValues
 from pipelines.engine.decode import decoder
+from pipelines.engine.jsonnames import Names
 from pipelines.engine.records import GivenRecords
 from pipelines.engine.values import DEPTH_MAX, value_reader
 from pipelines.engine.windowed_keys import join_key
@@ -391,6 +392,64 @@ def test_the_case_of_other_letters_is_that_of_one_record_alone(
     extra = [b'{"summe":1,"other":2}'] * times
     texts = [[*(json.dumps(each, ensure_ascii=ascii_).encode() for each in block), *extra] for block in blocks]
     assert [read_alone(source, block) for block in texts] == read_in_blocks(source, texts)
+
+
+SIZE = Source("S", "s", "json", (Column("SIZE", "größe", "bigint"), Column("K", "k", "string")))
+
+
+@pytest.mark.parametrize(
+    ("source", "record"),
+    [
+        (SIZE, '{"größe":1,"k":"x","länge":2}'),
+        (SIZE, '{"GRÖSSE":1,"k":"x","länge":2,"länge":3}'),
+        (SIZE, '{"Größe":1,"k":"x","LÄNGE":2}'),
+        # These spellings are learnt.
+        (SIZE, '{"GRÖßE":1,"k":"x","länge":2}'),
+        (SIZE, '{"GrÖSSE":1,"k":"x"}'),
+        (SIZE, r'{"gr\u00f6\u00dfe":1,"k":"x","l\u00e4nge":2}'),
+        (AMOUNT, '{"amount":1,"k":"Hauptstraße","länge":2}'),
+        (AMOUNT, '{"amount":1,"k":"ılık","açıklama":2}'),
+        (AMOUNT, r'{"amount":1,"k":"ß","l\u00e4nge":2,"a\"b":3}'),
+        (AMOUNT, '{"Amount":1,"k":"ſ","ß":2}'),
+        (SOURCE, '{"a":1,"theName":"ß","ß":2}'),
+    ],
+)
+def test_fields_that_are_no_columns_may_have_any_letters_and_no_record_is_read_alone_for_them(
+    source: Source, record: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone: list[int] = []
+    singly = BlockValues._singly
+
+    def counts(reader: BlockValues, values: pa.BinaryArray, *others: Any) -> None:
+        alone.append(len(values))
+        singly(reader, values, *others)
+
+    monkeypatch.setattr(BlockValues, "_singly", counts)
+    block = [record.encode()] * 700
+    assert [read_alone(source, block)] == read_in_blocks(source, [block])
+    assert [] == alone
+
+
+@pytest.mark.parametrize("room", [1, 1_000, 65_536])
+def test_a_block_may_have_more_names_of_any_letters_than_are_kept(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.engine.jsonscan._UNTOLD_MAX", room)
+    asked: list[int] = []
+    columns_of = Names._columns_of
+
+    def asks(names: Names, written: list[bytes], **others: Any) -> list[int]:
+        asked.append(len(written))
+        return columns_of(names, written, **others)
+
+    monkeypatch.setattr(Names, "_columns_of", asks)
+    fields = [
+        '"ä%d":1,"größe":%d',
+        '"GRÖßE":1,"ü%d":%d',
+        '"k":"%d","GRöSSE":1,"Größe":%d',
+        '"länge":%d,"gr\\u00f6ßE":%d',
+    ]
+    block = [("{" + fields[row % 4] % (row, row) + "}").encode() for row in range(6_000)]
+    assert [read_alone(SIZE, block)] == read_in_blocks(SIZE, [block])
+    assert min(room, 3_000) <= max(asked) <= room
 
 
 def test_a_field_of_two_columns_is_read_as_alone() -> None:
