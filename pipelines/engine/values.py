@@ -181,8 +181,11 @@ def _given(value: dict[str, Any], name: str, spellings: list[str]) -> Any:
 
 
 def usual_spellings(name: str) -> list[str]:
-    """How a field is mostly written: as the statement says, in lower, in upper case; each once."""
-    return list(dict.fromkeys([name, name.lower(), name.upper()]))
+    """How a field is mostly written: as the statement says, in lower, in upper case; each once.
+
+    Without what is another name: the lower case of `ẞ` is written `SS` in upper case.
+    """
+    return [each for each in dict.fromkeys([name, name.lower(), name.upper()]) if each.upper() == name.upper()]
 
 
 def _delimited(text: str, delimiter: str, types: Sequence[SqlType]) -> Row:

@@ -365,6 +365,7 @@ GERMAN_FIELDS = st.sampled_from(
         "Strasse",
         "StrassE",
         "STRAßE",
+        "STRAẞE",
         "größe",
         "Größe",
         "GRÖSSE",
@@ -384,7 +385,14 @@ GERMAN_FIELDS = st.sampled_from(
     ),
     st.booleans(),
     st.sampled_from([0, 700]),
-    st.sampled_from([GERMAN, replace(GERMAN, columns=GERMAN.columns[2:])]),
+    st.sampled_from(
+        [
+            GERMAN,
+            replace(GERMAN, columns=GERMAN.columns[2:]),
+            # Its lower case is straße, which is another name.
+            replace(GERMAN, columns=(Column("A", "STRAẞE", "bigint"),)),
+        ]
+    ),
 )
 def test_the_case_of_other_letters_is_that_of_one_record_alone(
     blocks: list[list[dict[str, int]]], ascii_: bool, times: int, source: Source

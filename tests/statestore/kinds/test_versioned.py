@@ -20,6 +20,7 @@ from statestore.kinds.versioned import (
 )
 from statestore.layouts.timelines import VersionedRecord
 from statestore.store import Isolation
+from statestore.windows import MAX_TIME_MS
 from tests.statestore.conftest import TRANSACTIONAL, TaskUnderTest
 
 RETENTION = 300_000
@@ -461,6 +462,7 @@ class TestChangelog:
             "cleanup.policy": "compact",
             "min.compaction.lag.ms": str(RETENTION + 86_400_000),
             "message.timestamp.type": "CreateTime",
+            "message.timestamp.after.max.ms": str(MAX_TIME_MS),
         }
         assert expected == store.changelog_config()
 
