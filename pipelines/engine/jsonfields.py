@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from typing import Literal
 
 import numpy as np
@@ -22,7 +21,7 @@ import pyarrow.json as paj
 from pipelines.engine.arrowtypes import arrow_type
 from pipelines.engine.jsonlines import lines
 from pipelines.engine.jsonnames import Names, Rows
-from pipelines.engine.values import double, exact_json, usual_spellings, whole_decimal
+from pipelines.engine.values import usual_spellings
 from pipelines.plan import Column
 
 # A few records are not worth the arrays around them.
@@ -43,7 +42,7 @@ _NO_ROWS = np.empty(0, np.int64)
 
 
 def are_known(types: Iterable[pa.DataType]) -> bool:
-    """Whether fields of these types are read here."""
+    """Whether fields of these types are read here: not decimals, which Arrow takes from JSON strings alone."""
     return all(pa.types.is_primitive(kind) or kind == pa.string() for kind in types)
 
 
@@ -58,10 +57,9 @@ class JsonFields:
         # STRASSE is a usual spelling of straße, and not the same in another case.
         usual = "|".join(re.escape(name) for names in self._spellings for name in names)
         self._any_case = re.compile(_NAMED % usual, re.IGNORECASE)
-        self._decimals = any(pa.types.is_decimal(kind) for kind in self._types)
         # A column of a name that no value has costs as much as a number: so blocks are taken to have one spelling
         # of each and no field beside them, until one has.
-        self._plain = not self._decimals
+        self._plain = True
         self._unlike = 0
         self._expect([names[0] for names in self._spellings])
 
@@ -124,11 +122,8 @@ class JsonFields:
                 # Other fields, or an error that comes again.
                 pass
         while True:
-            if self._decimals:
-                table = self._parse_exactly(text)
-            else:
-                table = paj.read_json(pa.BufferReader(text), read_options=read, parse_options=self._parse)
-                self._plain = False
+            table = paj.read_json(pa.BufferReader(text), read_options=read, parse_options=self._parse)
+            self._plain = False
             columns = self._picked(_whole(table, values))
             missing = functools.reduce(pc.or_, (column.is_null() for column in columns)) if columns else None
             if missing is None or not missing.true_count:
@@ -154,19 +149,6 @@ class JsonFields:
             _in_order(column.field, {*names, *(name for name in found if name.upper() == column.field.upper())})
             for column, names in zip(self._columns, self._spellings, strict=True)
         ]
-
-    def _parse_exactly(self, text: bytes) -> pa.Table:
-        """The same by Python's own reader, which keeps every digit: Arrow's takes decimals from JSON strings alone."""
-        try:
-            rows = [exact_json(line) for line in text.split(b"\n")]
-            columns = {
-                name: pa.array([_exact(row.get(name), kind) for row in rows], kind)
-                for names, kind in zip(self._spellings, self._types, strict=True)
-                for name in names
-            }
-        except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
-            raise pa.ArrowInvalid(str(error)) from error
-        return pa.table(columns)
 
     def _picked(self, table: pa.Table) -> list[pa.Array]:
         """One array a column: the first spelling under which a row has a value."""
@@ -228,23 +210,3 @@ def _has_others(text: bytes, spellings: list[str]) -> bool:
         return True
     known = sum(text.count(b'"%b"' % name.encode()) for name in spellings)
     return text.lower().count(b'"%b"' % spellings[0].lower().encode()) > known
-
-
-def _exact(value: object, kind: pa.DataType) -> object:
-    """The value as the column's type takes it, as strictly as Arrow's reader. Raises ValueError."""
-    if value is None:
-        return None
-    number = isinstance(value, int | Decimal) and not isinstance(value, bool)
-    if pa.types.is_decimal(kind) and (number or isinstance(value, str)):
-        # Arrow itself must not see an exponent as large as a text can say: it ends the process.
-        return whole_decimal(value, kind.precision, kind.scale)
-    if pa.types.is_floating(kind) and number:
-        return double(value)
-    fits = (
-        (pa.types.is_integer(kind) and number and isinstance(value, int))
-        or (pa.types.is_boolean(kind) and isinstance(value, bool))
-        or (pa.types.is_string(kind) and isinstance(value, str))
-    )
-    if not fits:
-        raise ValueError(f"{type(value).__name__} is no {kind}")
-    return value
