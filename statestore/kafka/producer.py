@@ -126,8 +126,8 @@ class TransactionalProducer:
             try:
                 call(max(0.1, deadline - time.monotonic()))
                 return
-            except ck.KafkaException as raised:
-                error: ck.KafkaError = raised.args[0]
+            except (ck.KafkaException, SystemError) as raised:
+                error = _error_of(raised)
                 if error.fatal():
                     # The client tells it once.
                     self._fatal = error
@@ -207,7 +207,7 @@ class TransactionalProducer:
     def _await_room(self) -> None:
         try:
             self._producer.poll(0.5)
-        except ck.KafkaException as raised:
+        except (ck.KafkaException, SystemError) as raised:
             self._bounded("produce", _raising(raised))
 
     def produce_many(self, topic: str, records: pa.RecordBatch, *, partition: int = -1, skip: int = 0) -> None:
@@ -252,7 +252,7 @@ class TransactionalProducer:
         """Wait up to a second; gives how many records are still on their way."""
         try:
             return self._producer.flush(1.0)
-        except ck.KafkaException as raised:
+        except (ck.KafkaException, SystemError) as raised:
             self._bounded("flush", _raising(raised))
             return len(self._producer)
 
@@ -358,12 +358,21 @@ class TransactionalProducer:
         """Take reports and errors of the client; False if there were none."""
         try:
             return self._producer.poll(0) > 0
-        except ck.KafkaException:
+        except (ck.KafkaException, SystemError):
             # A fatal error is raised, and what comes behind it waits for the next call.
             return True
 
 
-def _raising(raised: ck.KafkaException) -> Callable[[float], object]:
+def _error_of(raised: ck.KafkaException | SystemError) -> ck.KafkaError:
+    """What the client says. It calls reports on behind a fatal error that it is about to raise, of which Python complains."""
+    said = raised if isinstance(raised, ck.KafkaException) else raised.__cause__
+    if not isinstance(said, ck.KafkaException):
+        raise raised
+    error: ck.KafkaError = said.args[0]
+    return error
+
+
+def _raising(raised: ck.KafkaException | SystemError) -> Callable[[float], object]:
     def call(_: float) -> object:
         raise raised
 

@@ -175,6 +175,18 @@ def test_without_transactions_a_topic_that_is_gone_is_told(kafka: str, topic: st
     sending.close()
 
 
+def test_a_fatal_error_is_told_whatever_the_client_reports_behind_it(kafka: str, topic: str) -> None:
+    Admin(KafkaConfig(kafka)).configure(topic, {"max.message.bytes": "1000"})
+    sending = TransactionalProducer(KafkaConfig(kafka), f"id-{topic}", transactions=False)
+    reports: list[object] = []
+    large = np.random.default_rng(1).bytes(5_000)
+    # A report that calls anything, as one with `on_offset` does.
+    sending._producer.produce(topic, large, b"k", 1, on_delivery=lambda error, _: reports.append(error))
+    with pytest.raises(ProducerFatal, match="size too large"):
+        sending.flush()
+    sending.close()
+
+
 def test_a_fenced_producer_says_so(kafka: str, topic: str) -> None:
     old = producer(kafka, topic)
     new = producer(kafka, topic)
