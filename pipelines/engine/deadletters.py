@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.engine.jsontext import json_texts
+from pipelines.engine.jsontext import base64_texts, json_texts
 from pipelines.engine.merge import NO_KEY
 
 _PLACE = ("topic", "partition", "offset", "timestamp_ms")
@@ -25,5 +23,4 @@ def dead_letters(reasons: pa.StringArray, records: pa.StructArray) -> pa.StringA
 
 def _optional(name: str, column: pa.BinaryArray) -> pa.StringArray:
     """The field of bytes as it is written; nothing for null."""
-    texts = [None if each is None else b64encode(each).decode() for each in column.to_pylist()]
-    return pc.binary_join_element_wise(f',"{name}":"', pa.array(texts, pa.string()), '"', "").fill_null("")
+    return pc.binary_join_element_wise(f',"{name}":"', base64_texts(column), '"', "").fill_null("")

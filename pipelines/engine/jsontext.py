@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -155,6 +156,11 @@ def _write_texts(before: Bytes, texts: Field, places: Places, text: Bytes) -> No
         memcpy(start + places[row], piece, len(before))
         memcpy(start + at, data + ends[row], size)
         places[row] = at + size
+
+
+def base64_texts(column: pa.BinaryArray) -> pa.StringArray:
+    """Bytes in base64, without line breaks; null where they are null."""
+    return pa.array([None if each is None else b64encode(each).decode() for each in column.to_pylist()], pa.string())
 
 
 def json_texts(column: pa.Array) -> pa.StringArray:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.engine.jsontext import json_objects, json_texts
+from pipelines.engine.jsontext import base64_texts, json_objects, json_texts
 from pipelines.plan import Query
 from statestore.errors import InvalidConfig
 
@@ -41,16 +40,12 @@ def _delimited(columns: Sequence[pa.Array], delimiter: str, *, base64: bool) -> 
     special = f'[{re.escape(delimiter)}"\n\r]|^[\\x00-#]|[\\x00-\\x20][\u0085\u2028\u2029]?$'
     fields = []
     for at, column in enumerate(columns):
-        text = _base64(column) if base64 and pa.types.is_binary(column.type) else column.cast(pa.string())
+        text = base64_texts(column) if base64 and pa.types.is_binary(column.type) else column.cast(pa.string())
         # Numbers, too: the delimiter may be a digit or their sign.
         odd = pc.match_substring_regex(text, special if at else f"{special}|^[^0-9A-Za-z]|^$")
         quoted = pc.binary_join_element_wise('"', pc.replace_substring(text, '"', '""'), '"', "")
         fields.append(pc.if_else(odd, quoted, text).fill_null(""))
     return pc.binary_join_element_wise(*fields, delimiter).cast(pa.binary())
-
-
-def _base64(column: pa.Array) -> pa.StringArray:
-    return pa.array([None if raw is None else b64encode(raw).decode() for raw in column.to_pylist()], pa.string())
 
 
 def _kafka(column: pa.Array) -> pa.BinaryArray:

@@ -207,9 +207,9 @@ def fitted(value: Any, type_: SqlType) -> Any:
     if kind in _BITS:
         return _integer(value, kind)
     if kind == "double":
-        return double(value)
+        return _double(value)
     if kind == "decimal":
-        return whole_decimal(value, type_.precision, type_.scale)
+        return _whole_decimal(value, type_.precision, type_.scale)
     if kind == "bytes":
         return _bytes(value)
     return _nested(value, type_)
@@ -263,7 +263,7 @@ def _plain(text: str) -> str:
     return text.strip()
 
 
-def double(value: Any) -> float:
+def _double(value: Any) -> float:
     """The number, or the text of one, as a DOUBLE: infinite where it is too large. Raises ValueError for anything else."""
     plain = _number(value)
     try:
@@ -289,7 +289,7 @@ def _integer(value: Any, kind: str) -> int:
     return number
 
 
-def whole_decimal(value: Any, precision: int, scale: int) -> Decimal:
+def _whole_decimal(value: Any, precision: int, scale: int) -> Decimal:
     """The number, or the text of one, with so many digits behind the point. Raises ValueError where digits would be lost."""
     number = Decimal(str(_number(value)))
     fit = number.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _DIGITS)

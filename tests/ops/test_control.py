@@ -413,20 +413,22 @@ def test_a_driver_that_is_being_started_is_waited_for_and_ended(world: World, li
         started = living_driver.create_time()
         world.registry.driver_started("sales", pid=living_driver.pid, process_started=started, host="here")
 
-    begun = threading.Event()
+    begun, met = threading.Event(), threading.Event()
 
     def start() -> None:
         with launching(world):
             begun.set()
-            time.sleep(0.3)
+            met.wait(10)
             comes_up()
             psutil.wait_procs([living_driver], timeout=30)
 
     starts = threading.Thread(target=start)
     starts.start()
     assert begun.wait(10)
-    assert control.end_running(settings_now(), world.registry, "sales", timeout_s=20)
-    assert not control.is_running(settings_now(), world.registry, "sales")
+    settings = settings_now()
+    assert control.end_running(settings, world.registry, "sales", timeout_s=20, on_progress=lambda *_: met.set())
+    assert met.is_set()
+    assert not control.is_running(settings, world.registry, "sales")
     starts.join()
 
 
