@@ -13,7 +13,7 @@ from typing import Any
 from pipelines.metastore import script
 from pipelines.metastore.command import Change, drop, put
 from pipelines.metastore.relations import RELATION, TYPE, SnapshotCatalogue, put_relation
-from pipelines.metastore.statement import SQL, Statement, deploy_script
+from pipelines.metastore.statement import DROP, SQL, Statement, deploy_script
 from pipelines.metastore.validate import (
     DESIRED,
     DROPPED,
@@ -46,7 +46,9 @@ from statestore.errors import InvalidInput
 def decide(statement: Statement, snapshot: Definitions, world: World) -> Accepted:
     """Accept the statement, whatever its kind, or raise `SqlError`, `InvalidInput` or `InvalidConfig`."""
     if statement.kind != SQL:
-        return validate(statement, snapshot, world)
+        accepted = validate(statement, snapshot, world)
+        left = _unfilled(statement.pipeline, SnapshotCatalogue(snapshot)) if statement.kind == DROP else ()
+        return replace(accepted, changes=(*accepted.changes, *left))
     parsed = parse_statement(statement.text)
     try:
         return _Decision(snapshot, world).of(parsed.statement)
@@ -219,9 +221,8 @@ class _Decision:
         pipeline = query.lower()
         if self.snapshot.get(PIPELINE, pipeline) is None:
             raise unknown_pipeline(pipeline, self.snapshot.names(PIPELINE))
-        changes = list(drop_changes(pipeline, self.snapshot).changes)
-        changes += [put_relation(replace(r, query="")) for r in self.catalogue.all() if r.query == query]
-        return Accepted(tuple(changes), (query,))
+        changes = drop_changes(pipeline, self.snapshot).changes
+        return Accepted((*changes, *_unfilled(pipeline, self.catalogue)), (query,))
 
 
 class _Others:
@@ -246,6 +247,11 @@ class _Others:
     def names(self, kind: str) -> list[str]:
         """Their names."""
         return self._snapshot.names(kind)
+
+
+def _unfilled(pipeline: str, catalogue: SnapshotCatalogue) -> tuple[Change, ...]:
+    """What a pipeline that goes has filled stays, and nothing fills it any more."""
+    return tuple(put_relation(replace(r, query="")) for r in catalogue.all() if r.query == pipeline.upper())
 
 
 def droppable(statement: t.Drop, catalogue: SnapshotCatalogue) -> Relation | None:

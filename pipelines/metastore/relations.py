@@ -6,11 +6,11 @@ Named types are kind `type`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pipelines.metastore.command import Change, put
-from pipelines.metastore.validate import PIPELINE, Definitions, topic_owner
+from pipelines.metastore.validate import PIPELINE, RESULT, Definitions, topic_owner
 from pipelines.plan import Query, query_from_json, source_from_fields
 from pipelines.sql.catalogue import Relation
 
@@ -26,7 +26,7 @@ class SnapshotCatalogue:
     def find(self, name: str) -> Relation | None:
         """The relation of this name, if there is one."""
         body = self.snapshot.get(RELATION, name)
-        return None if body is None else _relation(body)
+        return None if body is None else self._relation(body)
 
     def names(self) -> list[str]:
         """All names, sorted."""
@@ -34,7 +34,16 @@ class SnapshotCatalogue:
 
     def all(self) -> list[Relation]:
         """All relations, by name."""
-        return [_relation(body) for body in self.snapshot.all(RELATION).values()]
+        return [self._relation(body) for body in self.snapshot.all(RELATION).values()]
+
+    def _relation(self, body: dict[str, Any]) -> Relation:
+        """The relation of a body, with its query only while that fills it.
+
+        Logs of earlier builds name the query of a dropped pipeline still, and the name may be another pipeline's by now.
+        """
+        relation = Relation(**{**body, "source": source_from_fields(body["source"])})
+        owner = self.snapshot.get(RESULT, relation.source.topic) or {}
+        return relation if owner.get("pipeline") == relation.query.lower() else replace(relation, query="")
 
     def types(self) -> dict[str, str]:
         """The text of every named type."""
@@ -79,7 +88,3 @@ def put_relation(relation: Relation) -> Change:
     # As it comes back from JSON: a command must read back as it was written.
     body["source"]["columns"] = list(body["source"]["columns"])
     return put(RELATION, relation.name, body)
-
-
-def _relation(body: dict[str, Any]) -> Relation:
-    return Relation(**{**body, "source": source_from_fields(body["source"])})

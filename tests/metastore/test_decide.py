@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pipelines.metastore.decide import decide
-from pipelines.metastore.statement import Statement, deploy_script, sql_statement, stop_pipeline
-from pipelines.metastore.validate import DROPPED
+from pipelines.metastore.relations import RELATION
+from pipelines.metastore.statement import Statement, deploy_script, drop_pipeline, sql_statement, stop_pipeline
+from pipelines.metastore.validate import DROPPED, PIPELINE, validate
 from pipelines.sql import SqlError
 from pipelines.testing.definitions import EveryTopic, Memory
 from statestore.errors import InvalidInput
@@ -93,3 +94,25 @@ def test_a_deleted_topic_is_noted_until_it_is_used_again(log: Log) -> None:
     log("DROP STREAM orders DELETE TOPIC")
     log(deploy_script(FILE, "flights"))
     assert {} == log.definitions.all(DROPPED)
+
+
+def test_the_table_of_a_dropped_pipeline_stays_and_nothing_fills_it(log: Log) -> None:
+    log(COUNTED)
+    log(stop_pipeline("ctas_totals"))
+    log(drop_pipeline("ctas_totals"))
+    assert "" == log.definitions.get(RELATION, "TOTALS")["query"]
+    log("DROP TABLE totals")
+    log(COUNTED)
+    assert ["ctas_totals"] == log.definitions.names(PIPELINE)
+
+
+def test_a_table_goes_without_another_pipeline_of_its_querys_name(log: Log) -> None:
+    log(COUNTED)
+    log(stop_pipeline("ctas_totals"))
+    # As earlier builds dropped a pipeline: the table still names it.
+    log.definitions.apply(validate(drop_pipeline("ctas_totals"), log.definitions, EveryTopic()).changes)
+    assert "CTAS_TOTALS" == log.definitions.get(RELATION, "TOTALS")["query"]
+    log(deploy_script(FILE, "ctas_totals"))
+    log("DROP TABLE totals")
+    assert ["ctas_totals"] == log.definitions.names(PIPELINE)
+    assert ["ORDERS"] == log.definitions.names(RELATION)
