@@ -175,7 +175,10 @@ def _log_to_stderr() -> None:
 
     from statestore import logs
 
-    logs.to_stderr(structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer())
+    if sys.stderr.isatty():
+        logs.to_stderr(structlog.dev.ConsoleRenderer())
+    else:
+        logs.json_to_stderr()
 
 
 def logs(

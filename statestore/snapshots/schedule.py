@@ -126,9 +126,9 @@ class Snapshotter:
             except RollforwardError as error:
                 log.warning("snapshot failed, trying again later", task=task.spec.name, error=str(error))
                 self._later(task)
-            except Exception:
+            except Exception as error:
                 # The thread must outlive whatever one snapshot meets: without it the tail only grows.
-                log.exception("snapshot failed, trying again later", task=task.spec.name)
+                log.exception("snapshot failed, trying again later", task=task.spec.name, error=str(error))
                 self._later(task)
         for known in (self._known, self._seen_s, self._not_before_s):
             for gone in set(known) - set(tasks):

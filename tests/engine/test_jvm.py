@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -32,6 +33,17 @@ from pipelines.engine.spark import start_session
 session = start_session(settings, "launched", work)
 print(launched == session.sparkContext._gateway.proc.pid, session.conf.get("spark.driver.memory"))
 print(session._jvm.System.getProperty("java.io.tmpdir"), session._jvm.org.apache.spark.util.Utils.createTempDir().getPath())
+"""
+BROKEN = """
+import sys
+from pipelines import driver
+class Lost(Exception):
+    def __str__(self):
+        raise ConnectionRefusedError
+def broken(*_, **__):
+    raise {"bug": ZeroDivisionError, "lost": Lost}[sys.argv[1]]("all of it")
+driver.run = broken
+driver.main()
 """
 
 
@@ -70,6 +82,21 @@ def test_a_name_that_is_none_ends_the_process_before_it_makes_anything(tmp_path:
     assert "pipeline name is not allowed" in found.stderr
     assert "Traceback" not in found.stderr
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("which", "kind", "error"),
+    [("bug", "ZeroDivisionError", "all of it"), ("lost", "Lost", "Lost('all of it')")],
+)
+def test_what_nobody_expected_is_logged_with_its_place_also_where_it_cannot_say_what_it_is(
+    which: str, kind: str, error: str
+) -> None:
+    found = run("-c", BROKEN, which)
+    assert EXIT_FAILED == found.returncode
+    line = json.loads(found.stderr)
+    told = [line[key] for key in ("event", "pipeline", "kind", "error")]
+    assert ["driver failed", which, kind, error] == told
+    assert "in broken" in line["exception"]
 
 
 def test_a_driver_that_fails_early_leaves_no_files(machine: Settings, tmp_path: Path) -> None:

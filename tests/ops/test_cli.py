@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
+import structlog
 from typer.testing import CliRunner, Result
 
 from infra.errors import StartFailed
-from ops.cli import guard, stack
+from ops.cli import guard, lifecycle, stack
 from ops.cli.main import app
 from pipelines.registry import Registry
 from pipelines.sql import SqlError
@@ -351,6 +354,20 @@ def test_logs_begin_with_the_last_lines(home: Path) -> None:
     (home / "logs").mkdir()
     (home / "logs" / "p-driver.log").write_text("one\ntwo\nthree\n")
     assert "two\nthree\n" == call("logs", "p", "--lines", "2").stdout
+
+
+def test_a_run_without_a_terminal_logs_tracebacks_as_text() -> None:
+    before = structlog.get_config()
+    try:
+        with redirect_stderr(io.StringIO()) as stderr:
+            lifecycle._log_to_stderr()
+            try:
+                raise ZeroDivisionError("all of it")
+            except ZeroDivisionError:
+                structlog.get_logger().exception("failed")
+    finally:
+        structlog.configure(**before)
+    assert json.loads(stderr.getvalue())["exception"].endswith("ZeroDivisionError: all of it")
 
 
 def test_secrets_of_kafka_are_not_printed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

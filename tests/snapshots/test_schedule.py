@@ -6,13 +6,16 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from statestore.config import SnapshotConfig
 from statestore.errors import Unavailable
 from statestore.snapshots.schedule import Snapshotter, why_due
+from statestore.task import Task
 from tests.support.task import TaskWorld, config_of
 from tests.support.waiting import await_
 
@@ -196,6 +199,22 @@ def test_the_thread_takes_them_outlives_what_fails_and_ends(
     snapshotter.close()
     snapshotter._thread.join(30)
     assert not snapshotter._thread.is_alive()
+
+
+def test_an_unexpected_error_is_logged_with_what_it_says() -> None:
+    class Broken:
+        spec = SimpleNamespace(name="counts-0")
+
+        @property
+        def state(self) -> None:
+            raise ZeroDivisionError("all of it")
+
+    with capture_logs() as logged:
+        Snapshotter(CONFIG, lambda: [cast(Task, Broken())]).take_due()
+    [line] = logged
+    assert ("error", "counts-0", "all of it", True) == tuple(
+        line[key] for key in ("log_level", "task", "error", "exc_info")
+    )
 
 
 # What is told of their age: an alert is made of it.

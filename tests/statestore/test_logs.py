@@ -30,6 +30,22 @@ def test_a_closed_stderr_does_not_hold_the_log(capsys: pytest.CaptureFixture[str
     assert ("afterwards", "info") == (line["event"], line["level"])
 
 
+def test_an_unexpected_error_has_its_traceback_and_no_local_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(token: str) -> None:
+        raise ZeroDivisionError("all of it")
+
+    logs.json_to_stderr()
+    try:
+        fail("hun" + "ter2")
+    except ZeroDivisionError:
+        structlog.get_logger().exception("failed")
+    line = json.loads(capsys.readouterr().err)
+    assert "exc_info" not in line
+    assert line["exception"].startswith("Traceback (most recent call last):\n")
+    assert line["exception"].endswith("\nZeroDivisionError: all of it")
+    assert "hunter2" not in line["exception"]
+
+
 def test_a_log_that_cannot_be_written_ends_nothing() -> None:
     full = open("/dev/full", "w", buffering=1)  # noqa: SIM115 - closing it fails, too
     with redirect_stderr(full):
