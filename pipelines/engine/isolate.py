@@ -5,7 +5,8 @@ WRITE, which stages nothing, on ever smaller halves of its input until the halve
 costs about two jobs for each halving and record. So a search ends with the `most`-th record, and the batch behind it:
 what follows is the next batch's to search, and what was found is committed meanwhile. So it does between two halves that
 fail together and not alone, such as amounts whose sum is too large: with the first half committed, the record of the
-second that is one too many fails alone.
+second that is one too many fails alone. And so it does in front of a record that fails alone and not where it stands,
+such as an amount for which those before it make room: with them committed it is tried again.
 
 Only what an expression or the decoder raises counts against a record, and a result that its topic does not take. A
 server, worker or broker that is gone raises too, and a good record must never be given up for that: every other error
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import structlog
 
@@ -85,6 +85,8 @@ def cause_of(error: BaseException) -> str:
 
 
 Failure = Callable[[Planned, tuple[Range, ...]], str | None]
+# Is given some offsets, and what is to be left out of them.
+Trial = Callable[[tuple[Range, ...], tuple[Refused, ...]], str | None]
 
 
 def without_refused(planned: Planned, failure: Failure, *, most: int) -> Planned:
@@ -97,7 +99,7 @@ def without_refused(planned: Planned, failure: Failure, *, most: int) -> Planned
     period = planned.recompute
     while True:
         read = planned.ranges if period is None else period.ranges
-        found, known = find_refused(read, partial(failure, planned), most=most if period is None else most + 1)
+        found, known = find_refused(read, _trial(failure, planned), most=most if period is None else most + 1)
         again = {(r.partition, r.offset) for r in planned.refused} & {(r.partition, r.offset) for r in found}
         if again:
             partition, offset = min(again)
@@ -108,32 +110,38 @@ def without_refused(planned: Planned, failure: Failure, *, most: int) -> Planned
                 error=found[0].reason,
                 hint="the query fails of something else than its records; nothing of the batch is committed",
             )
-        if period is not None and (len(found) > most or known != read):
+        many = len(found) > most
+        if period is not None and (many or known != read):
             raise InvalidInput(
-                "period fails of more records than can be left out"
-                if found
-                else "period fails of its records together",
+                "period fails of more records than can be left out" if many else "period fails of its records together",
                 request=period.request,
                 records=len(found),
-                hint="correct the query, or raise poisoned_records_max" if found else "correct the query",
+                hint="correct the query, or raise poisoned_records_max" if many else "correct the query",
             )
         if not found and known == read:
             return planned
-        # What is left is tried once more, for it may fail together. What lies behind it now is another batch's.
-        ends = {r.partition: r.end for r in known}
-        refused = tuple(r for r in planned.refused + found if r.offset < ends[r.partition])
+        # What is left is tried once more, for it may fail together. What lies behind it now is another batch's, and what
+        # was refused behind a record that is found only now may have failed because of that one.
+        ends = {r.partition: r.end for r in known} | {r.partition: r.offset for r in reversed(found)}
+        refused = tuple(r for r in planned.refused if r.offset < ends[r.partition]) + found
         planned = replace(planned, refused=refused, ranges=planned.ranges if period else known)
 
 
+def _trial(failure: Failure, planned: Planned) -> Trial:
+    """A trial of the batch's offsets."""
+    return lambda part, without: failure(replace(planned, refused=planned.refused + without), part)
+
+
 def find_refused(
-    ranges: tuple[Range, ...], failure: Callable[[tuple[Range, ...]], str | None], *, most: int
+    ranges: tuple[Range, ...], failure: Trial, *, most: int
 ) -> tuple[tuple[Refused, ...], tuple[Range, ...]]:
     """The records that fail when they are alone, each with its reason; and the offsets up to which they were searched for.
 
-    `failure` tries some offsets and says why they fail. A record is tried twice before it is refused. All of `ranges` are
-    searched, unless `most` are found, or halves that fail together only: it ends with that record, or the first half,
-    at about the same part of every partition. Without the records that were found the rest may fail again, as a sum
-    does. Raises whatever `failure` raises.
+    `failure` tries some offsets and says why they fail. A record is tried twice before it is refused: alone, and behind
+    what is in front of it, without what was found there. All of `ranges` are searched, unless `most` are found, halves
+    that fail together only, or a record that fails alone only: it ends with that record, the first half, or in front of
+    that record, at about the same part of every partition. Without the records that were found the rest may fail again,
+    as a sum does. Raises whatever `failure` raises.
     """
     found: list[Refused] = []
     # Before which every offset of a partition has been searched.
@@ -145,17 +153,21 @@ def find_refused(
             if len(found) == part.found_before:
                 return tuple(found), _up_to(ranges, {**ends, **{r.partition: r.start for r in part.second}})
             continue
-        reason = failure(part)
+        reason = failure(part, ())
         if reason is not None and count_offsets(part) > 1:
             first, second = _halves(part)
             # The first half lies on top, so the records of a partition are found in the order of their offsets.
             pending += [_Together(second, len(found)), second, first]
             continue
-        if reason is not None and failure(part) is not None:
+        before, ends = ends, ends | {r.partition: r.end for r in part}
+        if reason is not None:
+            if failure(_up_to(ranges, ends), tuple(found)) is None:
+                front = _up_to(ranges, before)
+                # The first one has failed once only.
+                return tuple(found), front if count_offsets(front) else _up_to(ranges, ends)
             (only,) = [r for r in part if r.offsets]
             found.append(Refused(only.partition, only.start, reason))
             log.warning("record is refused", partition=only.partition, offset=only.start, reason=reason)
-        ends |= {r.partition: r.end for r in part}
         if len(found) == most:
             break
     return tuple(found), _up_to(ranges, ends)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipelines.engine.isolate import find_refused, without_refused
-from statestore.batches import Planned, Range, Recompute
+from pipelines.engine.isolate import Trial, find_refused, without_refused
+from statestore.batches import Planned, Range, Recompute, Refused
 from statestore.errors import InvalidInput, Unavailable
 
 Place = tuple[int, int]
@@ -24,14 +24,15 @@ def offsets(part: tuple[Range, ...]) -> int:
 
 
 class Job:
-    """Fails if it is given a poisoned place."""
+    """Fails if it is given a poisoned place that is not left out."""
 
     def __init__(self, poisoned: set[Place]) -> None:
         self.poisoned, self.runs = poisoned, 0
 
-    def __call__(self, part: tuple[Range, ...]) -> str | None:
+    def __call__(self, part: tuple[Range, ...], without: tuple[Refused, ...] = ()) -> str | None:
         self.runs += 1
-        found = sorted((p, o) for p, o in self.poisoned for r in part if r.partition == p and r.start <= o < r.end)
+        left = self.poisoned - {(r.partition, r.offset) for r in without}
+        found = sorted((p, o) for p, o in left for r in part if r.partition == p and r.start <= o < r.end)
         return f"poison at {found[0]}" if found else None
 
 
@@ -42,8 +43,7 @@ class Left:
         self.job = job
 
     def __call__(self, planned: Planned, part: tuple[Range, ...]) -> str | None:
-        self.job.poisoned -= {(r.partition, r.offset) for r in planned.refused}
-        return self.job(part)
+        return self.job(part, planned.refused)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.data())
@@ -73,10 +73,15 @@ def test_where_the_batch_ends_every_partition_has_its_share() -> None:
     assert [(5, 56), (5, 56), (5, 55)] == [(r.start, r.end) for r in known]
 
 
+def more_than(most: int) -> Trial:
+    """Fails of more records than that."""
+    return lambda part, _without: "sum" if offsets(part) > most else None
+
+
 def test_halves_that_fail_only_together_end_the_batch_between_them() -> None:
-    assert find_refused(ranges(8), lambda part: "sum" if offsets(part) > 4 else None, most=9) == ((), ranges(4))
-    assert find_refused(ranges(8, 4), lambda part: "sum" if offsets(part) > 6 else None, most=9) == ((), ranges(4, 2))
-    assert find_refused(ranges(1, 1), lambda part: "sum" if offsets(part) > 1 else None, most=9) == ((), ranges(1, 0))
+    assert find_refused(ranges(8), more_than(4), most=9) == ((), ranges(4))
+    assert find_refused(ranges(8, 4), more_than(6), most=9) == ((), ranges(4, 2))
+    assert find_refused(ranges(1, 1), more_than(1), most=9) == ((), ranges(1, 0))
 
 
 def test_a_record_that_fails_once_is_not_refused() -> None:
@@ -101,7 +106,9 @@ class Sum:
         return sum(self.amounts[o - 5] for p, o in places if (p, o) not in without)
 
 
-@given(st.lists(st.integers(0, 10), min_size=1, max_size=60), st.integers(1, 5))
+@given(st.lists(st.integers(-10, 10), min_size=1, max_size=60), st.integers(1, 5))
+@example([9, -5, 10, 0, 0, 4, 0, 0, 0], 9)
+@example([5, -10, 10, 3, 5, 5, -6, 0, 5, -10, 10, 7, 9, -5, 10, 10, 7], 3)
 def test_batch_after_batch_goes_through_and_only_what_cannot_be_added_is_refused(amounts: list[int], most: int) -> None:
     total, at, refused = Sum(amounts), 5, []
     end = 5 + len(amounts)
@@ -110,17 +117,24 @@ def test_batch_after_batch_goes_through_and_only_what_cannot_be_added_is_refused
         planned = without_refused(whole, total, most=most)
         assert total(planned, planned.ranges) is None
         assert planned.ranges[0].start == at < planned.ranges[0].end
+        for record in planned.refused:
+            front = total.total(planned, (Range("t", "id", 0, at, record.offset),))
+            assert total.state + front + amounts[record.offset - 5] > 9
         total.state += total.total(planned, planned.ranges)
         refused += [r.offset for r in planned.refused]
         at = planned.ranges[0].end
-    expected, state = [], 0
-    for offset, amount in enumerate(amounts, start=5):
-        if state + amount > 9:
-            expected.append(offset)
-        else:
-            state += amount
-    assert expected == refused
-    assert state == total.state
+    assert total.state == sum(amount for offset, amount in enumerate(amounts, start=5) if offset not in refused)
+
+
+def test_a_record_for_which_those_in_front_make_room_is_not_refused() -> None:
+    total = Sum([-5, 10, 0, 0, 4, 0, 0, 0])
+    total.state = 9
+    planned = without_refused(Planned(1, "plan", ranges(8)), total, most=9)
+    assert [6] == [r.offset for r in planned.refused]
+    assert planned.ranges == ranges(4)
+    total.state += total.total(planned, planned.ranges)
+    rest = Planned(2, "plan", (Range("t", "id", 0, 9, 13),))
+    assert rest == without_refused(rest, total, most=9)
 
 
 @given(st.lists(st.lists(st.integers(0, 10), max_size=20), min_size=1, max_size=4), st.integers(1, 5))
@@ -167,7 +181,7 @@ def test_a_record_that_fails_though_it_is_left_out_ends_the_search(most: int) ->
 
 
 def test_another_error_ends_the_search() -> None:
-    def gone(_part: tuple[Range, ...]) -> str | None:
+    def gone(_part: tuple[Range, ...], _without: tuple[Refused, ...]) -> str | None:
         raise Unavailable("store server does not answer")
 
     with pytest.raises(Unavailable):
