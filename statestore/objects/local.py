@@ -123,17 +123,20 @@ class LocalObjects(ObjectStore):
         with self._errors("list", prefix):
             if not self._root.exists():
                 return
-            # What is no folder, or may not be read, must not look like an empty one.
+            # What is no folder must not look like an empty one.
             next(self._root.iterdir(), None)
-            keys = sorted(
-                path.relative_to(self._root).as_posix()
-                for path in folder.rglob("*")
-                if path.is_file() and not path.is_relative_to(self._temporary)
-            )
+            keys = sorted(path.relative_to(self._root).as_posix() for path in self._files(folder))
         for key in keys:
             # What was deleted since is not listed.
             if key.startswith(prefix) and (about := self.head(key)) is not None:
                 yield about
+
+    def _files(self, folder: Path) -> Iterator[Path]:
+        """Everything below a folder but for temporary files. What may not be read must not look like what is empty."""
+        for name, _, files in os.walk(folder, onerror=_raise_unless_missing):
+            for path in (Path(name, file) for file in files):
+                if path.is_file() and not path.is_relative_to(self._temporary):
+                    yield path
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -167,6 +170,12 @@ class LocalObjects(ObjectStore):
                     self._throttle.take(len(chunk))
                     writing.write(chunk)
         _sync(target)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    """What was deleted since is not listed."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _write(path: Path, body: bytes) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,3 +82,38 @@ def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
     store.put("a", b"")
     with pytest.raises(Unavailable, match="object folder failed"):
         store.put("a/b", b"")
+
+
+@pytest.mark.parametrize(("code", "told"), [(errno.EIO, Unavailable), (errno.EACCES, InvalidConfig)])
+def test_a_folder_that_cannot_be_read_is_not_an_empty_one(
+    tmp_path: Path, code: int, told: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalObjects(tmp_path)
+    store.put("p/manifests/1", b"")
+    store.put("p/files/a", b"")
+    unreadable(tmp_path / "p" / "manifests", code, monkeypatch)
+    for prefix in ("p/manifests/", "p/", ""):
+        with pytest.raises(told):
+            list(store.list(prefix))
+    assert ["p/files/a"] == [o.key for o in store.list("p/files/")]
+
+
+def test_a_folder_that_goes_while_it_is_listed_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalObjects(tmp_path)
+    store.put("p/a/1", b"")
+    store.put("p/b", b"")
+    unreadable(tmp_path / "p" / "a", errno.ENOENT, monkeypatch)
+    assert ["p/b"] == [o.key for o in store.list("p/")]
+    assert [] == list(store.list("never/there/"))
+
+
+def unreadable(folder: Path, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on opening this folder fails so."""
+    scandir = os.scandir
+
+    def failing(path: Any = ".") -> Any:
+        if Path(path) == folder:
+            raise OSError(code, os.strerror(code), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", failing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from statestore.config import ObjectsConfig, SnapshotConfig
-from statestore.errors import DataCorrupted, Unavailable
+from statestore.errors import DataCorrupted, InvalidConfig, Unavailable
 from statestore.objects.base import ObjectMissing, ObjectStore
 from statestore.objects.local import LocalObjects
 from statestore.snapshots.collect import collect
@@ -25,6 +26,7 @@ from statestore.snapshots.repository import Repository
 from statestore.snapshots.restore import restore_snapshot
 from statestore.snapshots.take import take_snapshot
 from statestore.version import ChangelogPosition
+from tests.objects.test_local import unreadable
 from tests.support.faulty import DELAY_MAX_S, FaultyObjects
 
 LIFE_S, AGE_S = 300.0, 600.0
@@ -135,6 +137,19 @@ def test_one_unreadable_manifest_stops_the_collection(world: World) -> None:
         world.collect()
     assert {"a": b"shared", "b": b"old"} == world.restored(1)
     assert [] == list(objects.list(layout.marks))
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+def test_a_folder_of_manifests_that_cannot_be_read_stops_the_collection(
+    world: World, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifests = world.folder / "objects" / world.repository.layout.manifests
+    with monkeypatch.context() as patched:
+        unreadable(manifests, code, patched)
+        with pytest.raises((Unavailable, InvalidConfig)):
+            world.collect()
+    assert {"a": b"shared", "b": b"old"} == world.restored(1)
+    assert {"a": b"shared", "c": b"newer"} == world.restored(2)
 
 
 def test_a_collection_that_takes_too_long_stops_deleting(world: World) -> None:
