@@ -68,12 +68,12 @@ def settle(folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def sync(folder: Path) -> None:
-    """Bring a folder's entries to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Bring a file's content, or a folder's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        raise Unavailable("folder cannot be synced", folder=folder, error=error) from error
+        raise Unavailable("file or folder cannot be synced", path=path, error=error) from error
     finally:
         os.close(descriptor)

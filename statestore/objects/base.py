@@ -99,7 +99,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def download(self, key: str, path: Path, size: int | None = None) -> None:
-        """Write an object of any size to a file. Raises `ObjectMissing`.
+        """Write an object of any size to a file, which is not synced. Raises `ObjectMissing`.
 
         `size` is how many bytes it should have, where that is known: it only saves asking.
         """

@@ -155,6 +155,7 @@ class LocalObjects(ObjectStore):
         target = self._path(key)
         with self._errors("upload", key), self._new_file() as temporary:
             self._copy(path, temporary)
+            _sync(temporary)
             self._place(temporary, target)
 
     def download(self, key: str, path: Path, size: int | None = None) -> None:
@@ -169,7 +170,6 @@ class LocalObjects(ObjectStore):
                 while chunk := reading.read(_CHUNK):
                     self._throttle.take(len(chunk))
                     writing.write(chunk)
-        _sync(target)
 
 
 def _raise_unless_missing(error: OSError) -> None:

@@ -221,12 +221,12 @@ class S3Objects(ObjectStore):
             self._transfers.upload(str(path), self._bucket, self._key(key), extra_args=dict(self._extra)).result()
 
     def download(self, key: str, path: Path, size: int | None = None) -> None:
-        if size is not None and size <= _SMALL:
-            self._throttle.take(size)
-            # The transfer manager would ask for its size first. Logs of a store at rest are empty.
-            path.write_bytes(self.get(key) if size else b"")
-            return
         with self._errors("download", key):
+            if size is not None and size <= _SMALL:
+                self._throttle.take(size)
+                # The transfer manager would ask for its size first. Logs of a store at rest are empty.
+                path.write_bytes(self.get(key) if size else b"")
+                return
             self._transfers.download(self._bucket, self._key(key), str(path)).result()
 
     def unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:

@@ -1,6 +1,6 @@
 """Restoring a snapshot: every file downloaded and verified in a folder beside the task's, which then takes its place.
 
-    1 download   in parallel, straight into the new folder; each file's content is compared with its name
+    1 download   in parallel, straight into the new folder; each file's content is compared with its name, and synced
     2 pin        meanwhile, the manifest's files; then the manifest is read again
     3 rename     the old folder is deleted, the new one renamed: only a whole version is ever under the task's name
 
@@ -18,7 +18,7 @@ from threading import Lock
 
 from statestore.errors import DataCorrupted
 from statestore.failpoints import reach
-from statestore.folders import begun, take_place
+from statestore.folders import begun, sync, take_place
 from statestore.objects.base import ObjectMissing
 from statestore.snapshots.hashes import sha256_of
 from statestore.snapshots.leases import Lease, drop_lease, put_lease
@@ -88,6 +88,8 @@ def _download(repository: Repository, manifest: Manifest, new: Path, on_progress
         file = by_path[path]
         if path.stat().st_size != file.bytes or sha256_of(path) != file.sha256:
             raise DataCorrupted("file of a snapshot has another content", key=key, name=file.name)
+        # RocksDB syncs what it writes itself and takes what it finds for synced.
+        sync(path)
         with lock:
             done[0] += file.bytes
             on_progress(done[0], manifest.total_bytes)
@@ -97,3 +99,4 @@ def _download(repository: Repository, manifest: Manifest, new: Path, on_progress
     wanted = sorted(by_path.items(), key=lambda item: -item[1].bytes)
     files = [(path, repository.layout.file(file.sha256), file.bytes) for path, file in wanted]
     repository.objects.download_all(files, arrived)
+    sync(new)

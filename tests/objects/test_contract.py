@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from statestore.errors import InvalidInput
+from statestore.errors import InvalidInput, Unavailable
 from statestore.objects.base import ObjectMissing, ObjectStore
+from tests.support.small_disk import SmallDisk
 
 LARGE = 40 * 1024 * 1024
 
@@ -109,6 +110,17 @@ def test_one_failed_transfer_fails_all(objects: ObjectStore, tmp_path: Path) -> 
     objects.put("a", b"x")
     with pytest.raises(ObjectMissing):
         objects.download_all([(tmp_path / "a", "a", 1), (tmp_path / "b", "b", 1)], lambda _path, _key: None)
+
+
+@pytest.mark.parametrize("size", [1_000, LARGE], ids=["small", "large"])
+def test_a_disk_that_is_full_is_told(objects: ObjectStore, tmp_path: Path, size: int) -> None:
+    objects.put("a", os.urandom(size))
+    disk = SmallDisk.mounted(tmp_path / "disk", "1m")
+    try:
+        with disk.full(), pytest.raises(Unavailable, match="No space left"):
+            objects.download("a", disk.path / "a", size)
+    finally:
+        disk.close()
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a/", "../a", "a/../b", ".tmp/a", "a//b", "a b", "ä"])
