@@ -5,6 +5,7 @@
     firing alert that began before the last one closed   that one, opened again: Alertmanager was away, or a delivery late
     resolved by webhook, after the incident began        closed
     not in Alertmanager's list for QUIET_S               closed; an empty list may be an Alertmanager that restarted
+    closed before a run could begin                      gets none: what is healthy again is left alone
     silenced or inhibited                                no new incident; one that is open stays
 
 At most one incident of a fingerprint is open, which the database sees to: the poll and the webhook may tell the same
@@ -42,6 +43,7 @@ from pipelines.database import Base, writing
 # Prometheus sends again each minute, so a restarted Alertmanager is empty for that long.
 QUIET_S = 150.0
 KEPT = 2_000
+_MISSED = "was over before a run could begin"
 
 
 class IncidentRow(Base):
@@ -101,6 +103,8 @@ class Incidents:
         )
         if newest is not None and newest["closed_at"] is not None and alert.starts_at <= newest["closed_at"]:
             again = {"closed_at": None, "open_fingerprint": alert.fingerprint, "seen_at": now}
+            if newest["outcome"] == _MISSED:
+                again["outcome"] = ""
             connection.execute(update(_TABLE).where(_TABLE.c.id == newest["id"]).values(**again))
             return
         route = route_of(self._routes, alert.labels)
@@ -125,9 +129,12 @@ class Incidents:
         _forget_old(connection)
 
     def waiting(self) -> list[dict[str, Any]]:
-        """Incidents that want a run and are not known to have one, oldest first."""
-        wanted = select(_TABLE).where(_TABLE.c.job != "", _TABLE.c.run_id == "", _TABLE.c.outcome == "")
-        return self._read(wanted.order_by(_TABLE.c.id))
+        """Open incidents that want a run and are not known to have one, oldest first."""
+        return self._read(_without_run().where(_TABLE.c.closed_at.is_(None)))
+
+    def over(self) -> list[dict[str, Any]]:
+        """As `waiting`, those that are closed: a run may have begun before."""
+        return self._read(_without_run().where(_TABLE.c.closed_at.is_not(None)))
 
     def unfinished(self) -> list[dict[str, Any]]:
         """Incidents whose run is known and not how it went."""
@@ -146,6 +153,12 @@ class Incidents:
         """How its run went, or why there is none."""
         self._set(incident, outcome=outcome)
 
+    def pass_over(self, incident: int) -> None:
+        """It was over before a run could begin, and gets none unless it is opened again, or was meanwhile."""
+        closed = update(_TABLE).where(_TABLE.c.id == incident, _TABLE.c.closed_at.is_not(None))
+        with self._writing() as connection:
+            connection.execute(closed.values(outcome=_MISSED))
+
     def _set(self, incident: int, **values: str) -> None:
         with self._writing() as connection:
             connection.execute(update(_TABLE).where(_TABLE.c.id == incident).values(**values))
@@ -156,6 +169,10 @@ class Incidents:
 
     def _writing(self) -> AbstractContextManager[Connection]:
         return writing(self._engine)
+
+
+def _without_run() -> Select[Any]:
+    return select(_TABLE).where(_TABLE.c.job != "", _TABLE.c.run_id == "", _TABLE.c.outcome == "").order_by(_TABLE.c.id)
 
 
 def _seen(connection: Connection, alert: Alert, now: float) -> bool:

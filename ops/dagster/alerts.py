@@ -3,7 +3,7 @@
     1 hear      what fires, from Alertmanager's API; what its webhook told is in the rows already
     2 open      incidents, as `ops.alerts.incidents` decides
     3 request   one run for each incident that wants one, with the incident as its run key, unless the pipeline is at work
-    4 link      the run's page to the incident, then how the run ended
+    4 link      the run's page to the incident, then how the run ended; or that it was over before one could begin
 
 A tick that is killed anywhere is repeated: a row without a run asks again under the same key, which Dagster knows.
 """
@@ -11,7 +11,7 @@ A tick that is killed anywhere is repeated: a row without a run asks again under
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import dagster as dg
@@ -46,15 +46,19 @@ def alerts(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     with opened(settings) as registry:
         incidents = Incidents(registry.engine, routes_of(settings))
         said = _hear(settings, incidents)
-        requests = []
+        # By pipeline: what is asked for now is not at work yet, and one trouble may be several incidents.
+        requests: dict[str, dg.RunRequest] = {}
         for incident in incidents.waiting():
-            request = _about(context.instance, settings, incidents, incident, registry.pipeline_names())
+            request = _about(context.instance, settings, incidents, incident, registry.pipeline_names(), requests)
             if request is not None:
                 context.log.info(f"incident {incident['id']}: {incident['name']} starts {request.job_name}")
-                requests.append(request)
+                requests[incident["pipeline"]] = request
+        for incident in incidents.over():
+            if not _linked(context.instance, settings, incidents, incident):
+                incidents.pass_over(incident["id"])
         for incident in incidents.unfinished():
             _ended(context.instance, incidents, incident)
-    return dg.SensorResult(run_requests=requests, skip_reason=None if requests else dg.SkipReason(said))
+    return dg.SensorResult(run_requests=[*requests.values()], skip_reason=None if requests else dg.SkipReason(said))
 
 
 def _hear(settings: Settings, incidents: Incidents) -> str:
@@ -76,19 +80,18 @@ def _about(
     incidents: Incidents,
     incident: Mapping[str, Any],
     known: list[str],
+    asked: Container[str],
 ) -> dg.RunRequest | None:
-    """Steps 3 and 4 for one incident without a known run."""
+    """Steps 3 and 4 for one incident without a known run; `asked` are the pipelines for which a run is asked already."""
     key, pipeline = run_key(incident), incident["pipeline"]
-    started = instance.get_runs(dg.RunsFilter(tags={ALERT_TAG: key}), limit=1)
-    if started:
-        incidents.link(incident["id"], run_id=started[0].run_id, url=_url(settings, started[0].run_id))
+    if _linked(instance, settings, incidents, incident):
         return None
     if pipeline not in known:
         incidents.finish(
             incident["id"], f"no pipeline of this name is deployed: {pipeline or '(the alert names none)'}"
         )
         return None
-    if run_in_progress(instance, pipeline) is not None:
+    if pipeline in asked or run_in_progress(instance, pipeline) is not None:
         return None
     route = route_of(routes_of(settings), incident["labels"])
     restart = route is not None and route.restart
@@ -99,6 +102,16 @@ def _about(
         run_config=dg.RunConfig(ops=_config(incident, restart=restart)),
         tags=tags,
     )
+
+
+def _linked(
+    instance: dg.DagsterInstance, settings: Settings, incidents: Incidents, incident: Mapping[str, Any]
+) -> bool:
+    """Whether a run was started about the incident; then it is known now."""
+    started = instance.get_runs(dg.RunsFilter(tags={ALERT_TAG: run_key(incident)}), limit=1)
+    for run in started:
+        incidents.link(incident["id"], run_id=run.run_id, url=_url(settings, run.run_id))
+    return bool(started)
 
 
 def run_key(incident: Mapping[str, Any]) -> str:

@@ -107,8 +107,10 @@ def recover(
             context.log.info(f"nothing done: {pipeline} is not desired to run any more")
             return {"pipeline": pipeline, "skipped": True}
         _require_ways(estimated, pipeline)
-        if outlived(findings, restart_if_older_than):
-            context.log.info(f"driver {findings.status.pid} lives and is ended: it began before the alert")
+        # Looked at again: the estimate takes seconds, in which another driver may have come up.
+        fresh = look(settings, registry, pipeline)
+        if outlived(fresh, restart_if_older_than):
+            context.log.info(f"driver {fresh.status.pid} lives and is ended: it began before the alert")
             control.end_driver(registry, pipeline, timeout_s=_END_S)
         for pid in end_remains(findings):
             context.log.info(f"ended what the dead driver left: pid {pid}")

@@ -95,6 +95,35 @@ def test_a_late_delivery_of_an_ended_alert_starts_nothing(incidents: Incidents) 
     assert 1 == len(incidents.newest())
 
 
+def test_what_is_over_before_a_run_could_begin_waits_for_none_until_it_is_opened_again(incidents: Incidents) -> None:
+    incidents.take_in([STALLED], complete=True, now=1010)
+    assert [] == incidents.over()
+    incidents.take_in([], complete=True, now=1011 + QUIET_S)
+    assert [] == incidents.waiting()
+    [row] = incidents.over()
+    incidents.pass_over(row["id"])
+    assert [] == incidents.over()
+    assert "was over before a run could begin" == incidents.newest()[0]["outcome"]
+    incidents.take_in([STALLED], complete=True, now=1300)
+    [again] = incidents.waiting()
+    assert (row["id"], "") == (again["id"], again["outcome"])
+    # Whoever looked before it was opened again.
+    incidents.pass_over(row["id"])
+    assert [again] == incidents.waiting()
+
+
+def test_an_incident_opened_again_keeps_how_its_run_went(incidents: Incidents) -> None:
+    incidents.take_in([STALLED], complete=True, now=1010)
+    [row] = incidents.waiting()
+    incidents.link(row["id"], run_id="r1", url="")
+    incidents.finish(row["id"], "run succeeded after 2.0 s")
+    incidents.take_in([], complete=True, now=1011 + QUIET_S)
+    assert [] == incidents.over()
+    incidents.take_in([STALLED], complete=True, now=1300)
+    assert [] == incidents.waiting()
+    assert "run succeeded after 2.0 s" == incidents.newest()[0]["outcome"]
+
+
 def test_a_silenced_alert_opens_nothing_and_keeps_what_is_open(incidents: Incidents) -> None:
     silenced = replace(STALLED, muted=True)
     incidents.take_in([silenced], complete=True, now=1010)

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from infra import jars, process
 from infra.monitoring import ALERTMANAGER, PROMETHEUS, Monitored, Monitoring
+from ops.alerts.alert import Alert
 from ops.alerts.incidents import Incidents
 from ops.alerts.routes import ROUTES
 from ops.dagster.alerts import ALERT_TAG, alerts
@@ -164,6 +166,36 @@ def test_one_trouble_is_one_run_whatever_restarts(
     [second] = tick(instance).run_requests or []
     assert second.run_key != first.run_key
     endpoint.close(forget=True)
+
+
+def test_several_alerts_of_one_trouble_are_one_run_at_a_time(world: World, instance: dg.DagsterInstance) -> None:
+    world.deploy("sales", desired=RUNNING)
+    Incidents(world.registry.engine, ROUTES).take_in([task_down(number) for number in range(2)], complete=False)
+    [first] = tick(instance).run_requests or []
+    run = instance.create_run_for_job(recover_pipeline, run_config=first.run_config, tags=first.tags)
+    assert not tick(instance).run_requests
+    instance.report_run_failed(run)
+    [second] = tick(instance).run_requests or []
+    assert first.run_key != second.run_key
+
+
+def test_what_is_over_starts_no_run_and_keeps_one_that_began(world: World, instance: dg.DagsterInstance) -> None:
+    world.deploy("sales", desired=RUNNING)
+    incidents = Incidents(world.registry.engine, ROUTES)
+    began, late = task_down(0), task_down(1)
+    incidents.take_in([began], complete=False)
+    [request] = tick(instance).run_requests or []
+    run = instance.create_run_for_job(recover_pipeline, run_config=request.run_config, tags=request.tags)
+    incidents.take_in([late], complete=False)
+    incidents.take_in([replace(alert, ended_at=time.time()) for alert in (began, late)], complete=False)
+    assert not tick(instance).run_requests
+    told = {row["fingerprint"]: (row["run_id"], row["outcome"]) for row in incidents.newest()}
+    assert {"f0": (run.run_id, ""), "f1": ("", "was over before a run could begin")} == told
+
+
+def task_down(number: int) -> Alert:
+    labels = {"alertname": "RollforwardTaskDown", "pipeline": "sales", "task": f"cities-{number}"}
+    return Alert(f"f{number}", labels, {}, starts_at=time.time())
 
 
 def test_the_webhook_wants_the_token_and_alerts(world: World, webhook: str) -> None:

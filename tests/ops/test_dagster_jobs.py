@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -284,6 +285,27 @@ def test_a_living_driver_is_ended_only_if_the_alert_was_about_it(
     world.driver_row("sales", living_driver)
     assert ended is outlived(look(settings_now(), world.registry, "sales"), older_than)
     assert not outlived(replace(look(settings_now(), world.registry, "sales"), driver=None), older_than)
+
+
+def test_a_driver_that_came_up_during_the_estimate_is_not_ended(
+    world: World, instance: dg.DagsterInstance, living_driver: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy("sales")
+    world.driver_row("sales", living_driver)
+    alert = time.time()
+    done: list[str] = []
+
+    def estimate(*_: object) -> list[dict[str, Any]]:
+        world.driver_row("sales", living_driver)
+        return []
+
+    monkeypatch.setattr(recovery, "_estimate", estimate)
+    monkeypatch.setattr(recovery, "_first_output", lambda *_: None)
+    monkeypatch.setattr(control, "end_driver", lambda *_, **__: done.append("end") or True)
+    monkeypatch.setattr(control, "launch", lambda *_, **__: done.append("launch") or 1)
+    older_than = {"only_if_desired": True, "restart_if_older_than": alert}
+    assert run(recover_pipeline, "recover", instance, pipeline="sales", **older_than).success
+    assert ["launch"] == done
 
 
 def test_the_summary_says_what_was_found_done_and_how_long_it_took(world: World) -> None:
