@@ -6,10 +6,12 @@ import json
 from base64 import b64decode
 from dataclasses import dataclass, replace
 
+from statestore.errors import InvalidInput
 from statestore.kafka.producer import Headers
 
 # An error may quote the value.
 _REASON_MAX = 500
+_ORIGIN = ("topic", "partition", "offset", "timestamp_ms")
 # Of what a record's own fields and headers take.
 _ROOM = 4096
 
@@ -42,8 +44,10 @@ class DeadLetter:
 
 
 def dead_letter(text: str) -> DeadLetter:
-    """From its JSON, as rows have it."""
+    """From its JSON, as rows have it. Raises `InvalidInput` for one that does not say where the record came from."""
     fields = json.loads(text)
+    if any(fields.get(name) is None for name in _ORIGIN):
+        raise InvalidInput("dead letter has no origin", reason=fields.get("reason"))
     headers = [
         ("reason", str(fields["reason"])[:_REASON_MAX].encode()),
         ("source-topic", str(fields["topic"]).encode()),

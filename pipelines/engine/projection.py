@@ -41,6 +41,8 @@ from statestore.errors import InvalidConfig, InvariantBroken
 from statestore.failpoints import reach
 from statestore.staging import SCHEMA
 
+_NO_TIME = "result has no time"
+
 
 class ProjectionJob(Job):
     """Of a stateless plan: it has no READ. With `project` off the JVM is given every row."""
@@ -51,7 +53,9 @@ class ProjectionJob(Job):
         self.small = None if self.projected is None else SmallBatches(partial(self._by_task, self.projected), _step)
 
     def _decoder(self, count: Count, refused: Reasons | None) -> Decoder:
-        return with_partition(decoder(self.query.source, (), count, refused))
+        # Any row may turn out to have a result without a time.
+        raw_if_null = () if self.query.timestamp is None else None
+        return with_partition(decoder(self.query.source, raw_if_null, count, refused))
 
     def _by_task(self, projected: Project, part: Part, count: Count) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The results of one part with their task, which is the source partition."""
@@ -88,13 +92,13 @@ class ProjectionJob(Job):
         """
         if self.query.tables:
             decoded = self._exploded(decoded)
-        if self.query.timestamp is not None:
-            error = f"coalesce(__error, CASE WHEN {self._time()} >= 0 THEN NULL ELSE 'result has no time' END)"
-            decoded = decoded.withColumn("__error", expr(error))
         if self.query.changelog:
             decoded = decoded.where(f"({FAILED}) OR {self._known_key()}")
         elif self.query.where is not None:
             decoded = decoded.where(f"({FAILED}) OR (__error IS NULL AND ({self.query.where}))")
+        if self.query.timestamp is not None:
+            timeless = f"{self._shown()} AND NOT coalesce({self._time()} >= 0, false)"
+            decoded = decoded.withColumn("__error", expr(f"CASE WHEN {timeless} THEN '{_NO_TIME}' ELSE __error END"))
         return decoded.selectExpr(*self._emitted())
 
     def _exploded(self, decoded: DataFrame) -> DataFrame:
@@ -114,7 +118,13 @@ class ProjectionJob(Job):
         """A result's time; a tombstone and a bad record keep their own."""
         if self.query.timestamp is None:
             return "ROWTIME"
-        return f"CASE WHEN __error IS NULL THEN CAST({self.query.timestamp} AS BIGINT) ELSE ROWTIME END"
+        return f"CASE WHEN {self._shown()} THEN CAST({self.query.timestamp} AS BIGINT) ELSE ROWTIME END"
+
+    def _shown(self) -> str:
+        """Whether a row is a result with a value, of those that are left."""
+        if self.query.changelog and self.query.where is not None:
+            return f"__error IS NULL AND ({self.query.where})"
+        return "__error IS NULL"
 
     def _known_key(self) -> str:
         keys = [f"`{column.name}` IS NOT NULL" for column in self.query.source.columns if column.key]
@@ -134,9 +144,6 @@ class ProjectionJob(Job):
     def _emitted(self) -> list[str]:
         """Key, dead letter, task, time and value, which WRITE takes by name."""
         query = self.query
-        shown = "__error IS NULL"
-        if query.changelog and query.where is not None:
-            shown += f" AND ({query.where})"
         keyed = f"NOT ({FAILED})"
         if not query.changelog and self._of_values():
             keyed = "__error IS NULL"  # a row without a value has no such key
@@ -145,7 +152,7 @@ class ProjectionJob(Job):
             key = joined_key(key, query.source.window_type)
         return [
             f"CASE WHEN {keyed} THEN {key} END AS __key",
-            f"CASE WHEN {shown} THEN {value_bytes(query)} END AS __value",
+            f"CASE WHEN {self._shown()} THEN {value_bytes(query)} END AS __value",
             f"CASE WHEN {FAILED} THEN {DEAD.format(reason='__error')} END AS __dead",
             f"{self._time()} AS __time",
             "__partition",

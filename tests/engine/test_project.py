@@ -26,6 +26,7 @@ from pipelines.engine.spark import start_session
 from pipelines.plan import Query
 from pipelines.settings import Settings
 from pipelines.sql import parse_pipeline
+from statestore.deadletter import dead_letter
 
 SOURCE = """
 CREATE STREAM s (id BIGINT KEY, k STRING, i INT, b BIGINT, t STRING, d DOUBLE, f BOOLEAN, at TIMESTAMP)
@@ -46,6 +47,13 @@ KEYLESS = """
 CREATE STREAM u (k STRING, i INT, b BIGINT, t STRING) WITH (kafka_topic='s', value_format='json');
 CREATE STREAM r AS SELECT t, i - b AS less, k FROM u WHERE k <> '' EMIT CHANGES;
 """
+TIMED = {
+    "stream": "CREATE STREAM r WITH (timestamp='b') AS SELECT id, b FROM s WHERE t = 'open' EMIT CHANGES;",
+    "table": """
+CREATE TABLE u (id BIGINT PRIMARY KEY, t STRING, b BIGINT) WITH (kafka_topic='s', value_format='json');
+CREATE TABLE r WITH (timestamp='b') AS SELECT id, b FROM u WHERE t = 'open' EMIT CHANGES;
+""",
+}
 SEVERAL = "SELECT t, i, k, id, b FROM s WHERE i IS NULL OR i < 6 PARTITION BY t, i"
 ALL = {
     **{name: f"CREATE STREAM r AS {select} EMIT CHANGES;" for name, select in QUERIES.items()},
@@ -168,6 +176,27 @@ def test_results_are_those_of_the_jvm(spark: SparkSession, name: str) -> None:
         assert expected == small_results(by_worker, parts)
 
     same()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", TIMED)
+def test_a_result_without_a_time_is_a_dead_letter_and_what_where_hides_needs_none(
+    spark: SparkSession, name: str
+) -> None:
+    given = [(state, time) for state in ("open", "closed") for time in (None, -2, 5)]
+    records = [(struct.pack(">q", at), json.dumps({"t": t, "b": b}).encode()) for at, (t, b) in enumerate(given)]
+    rows = results(spark, ProjectionJob(query_of(TIMED[name])), [[records]])[0]
+    letters = [dead_letter(dead) for _, _, dead, _ in rows if dead is not None]
+    assert records[:2] == [(letter.key, letter.value) for letter in letters]
+    for offset, letter in enumerate(letters):
+        places = {"topic": b"s", "partition": b"0", "offset": b"%d" % offset}
+        expected = {"reason": b"result has no time", **{f"source-{place}": at for place, at in places.items()}}
+        assert expected == dict(letter.headers)
+    shown = (records[2][0], b'{"B":5}', 5)
+    times = block(0, 0, records).times.to_pylist()
+    # What leaves a table is deleted, at the time of its record.
+    hidden = [(key, None, time) for (key, _), time in zip(records[3:], times[3:], strict=True)]
+    assert [shown, *(hidden if name == "table" else [])] == [row[:2] + row[3:] for row in rows if row[2] is None]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.batches import Order
 from statestore.columns import Timed
+from statestore.errors import InvalidInput
 from statestore.layouts import timestamped
 from statestore.staging import EMIT_NOTHING, EMIT_TOMBSTONE, EMIT_VALUE, SCHEMA, Staged
 
@@ -83,3 +85,8 @@ def test_rows_are_taken_apart_in_their_order(batches: list[list[Row]], expires: 
     columns = staged.changed_columns(len(newest))
     pairs = [pair for keys, states in columns for pair in zip(keys.to_pylist(), states.to_pylist(), strict=True)]
     assert sorted(newest.items()) == sorted(pairs), "each key once, with its last state"
+
+
+def test_a_dead_letter_without_an_origin_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="dead letter has no origin reason=`bad`"):
+        staged_of([[Row(None, None, 5, EMIT_NOTHING, None, json.dumps({"reason": "bad"}))]])
