@@ -59,7 +59,6 @@ class Found:
     changelog_end: int
     delete_retention_ms: int
     now_ms: int
-    cleanup_policy: str = "compact"
     batches_topic_id: str = ""
     leftovers: tuple[str, ...] = ()
     snapshots: tuple[SnapshotFound, ...] = ()
@@ -100,7 +99,7 @@ def gather(
     if topic not in topics:
         raise Unrecoverable("changelog topic is missing", task=spec.name, topic=topic)
     first, end = reader.begin_and_end(topic, spec.number)
-    configs = admin.configs(topic)
+    delete_retention_ms = int(admin.configs(topic).get("delete.retention.ms", "86400000"))
     batches = topics.get(spec.batches_topic)
     new = unfinished(spec.folder)
     return Found(
@@ -110,9 +109,8 @@ def gather(
         topics[topic].topic_id,
         first,
         end,
-        int(configs.get("delete.retention.ms", "86400000")),
+        delete_retention_ms,
         now_ms(),
-        cleanup_policy=configs.get("cleanup.policy", "compact"),
         batches_topic_id="" if batches is None else batches.topic_id,
         leftovers=(str(new),) if new.exists() else (),
         positions=_positions_since(spec, reader, checkpoint, position),

@@ -234,7 +234,7 @@ def _full(found: Found, committed: ChangelogPosition) -> Option:
     records = max(0, committed.offset - found.changelog_first)
     return Option(
         Way.FULL_REPLAY,
-        hazards.why_not_full(found, committed),
+        hazards.why_not_full(found),
         "the whole changelog",
         found.rates.full_replay_s(records),
         records=records,

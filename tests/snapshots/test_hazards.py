@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -142,6 +143,23 @@ def test_a_missing_changelog_is_unrecoverable(world: TaskWorld) -> None:
     with pytest.raises(Unrecoverable, match="changelog topic is missing"):
         world.open()
     assert 1 == checkpoint(world).batch
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete"])
+def test_a_changelog_that_has_lost_its_beginning_gives_no_store_whatever_its_policy(
+    world: TaskWorld, policy: str
+) -> None:
+    written(world)
+    topic = world.spec.store.changelog_topic
+    world.admin.configure(topic, {"cleanup.policy": "compact,delete"})
+    world.admin.trim(topic, 0, before=1)
+    world.admin.configure(topic, {"cleanup.policy": policy})
+    # The local store has all.
+    assert Way.NOTHING is world.open().plan.way
+    world.close()
+    shutil.rmtree(world.spec.folder)
+    with pytest.raises(Unrecoverable, match="full replay: changelog's records before offset 1 were deleted"):
+        world.open()
 
 
 @pytest.mark.parametrize("way", ["tail", "replay", "load"])

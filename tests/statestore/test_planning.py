@@ -12,12 +12,13 @@ import pytest
 from statestore.batches import Position
 from statestore.config import StoreSpec, TaskSpec
 from statestore.errors import Unrecoverable
-from statestore.planning.facts import Found, SnapshotFound
+from statestore.planning.facts import Found, SnapshotFound, gather
 from statestore.planning.hazards import CLOCKS_DIFFER_MS
 from statestore.planning.plan import Option, RecoveryPlan, Way, every_way, plan_recovery
 from statestore.planning.rates import Rates, load_rates, save_rates
 from statestore.snapshots.manifest import Manifest, SnapshotFile
 from statestore.version import ChangelogPosition, Checkpoint
+from tests.support.memory_log import MemoryLogs
 
 SPEC = TaskSpec("p", "q", 1, 4, "b", "o", "d", StoreSpec("s", "c", "id"), Path("folder"))
 NOW = 1_000_000_000
@@ -115,8 +116,8 @@ def test_a_local_store_is_discarded_when(reason: str, changed: dict[str, object]
 
 
 def test_a_local_store_whose_tail_was_cut_is_discarded() -> None:
-    found = made(checkpoint=at(4, 40), changelog_first=41, cleanup_policy="compact,delete")
-    assert (Way.FULL_REPLAY, 41, 50) == (found.way, found.start, found.end)
+    found = made(checkpoint=at(4, 40), changelog_first=41, snapshots=(snapshot(5, 50),))
+    assert (Way.SNAPSHOT, 50, 50) == (found.way, found.start, found.end)
     assert "changelog begins after the local store's offset" == option(found, Way.ROLL_FORWARD).refused
 
 
@@ -201,7 +202,6 @@ def of(manifest_change: dict[str, Any]) -> SnapshotFound:
         ("snapshot belongs to another changelog topic", of({"stores": {"s": ChangelogPosition("old", 40)}}), {}),
         ("snapshot is ahead: it stands at batch 6, batch 5 is committed", snapshot(6, 60), {}),
         ("snapshot is ahead", snapshot(4, 51), {}),
-        ("changelog begins after the snapshot's offset", of({}), {"changelog_first": 41, "cleanup_policy": "compact,delete"}),
         ("snapshot is older than the changelog keeps deletions", of({"version_at_ms": NOW - DAY}), {}),
         ("snapshot's age is not known", of({"version_at_ms": NOW + 2 * DAY}), {}),
         ("manifest is unreadable", SnapshotFound("key", "file", None, "manifest is unreadable"), {}),
@@ -211,6 +211,12 @@ def test_a_snapshot_is_refused_when(reason: str, offered: SnapshotFound, changed
     found = made(**EMPTY_DISK, snapshots=(offered,), **changed)
     assert Way.FULL_REPLAY is found.way
     assert reason in option(found, Way.SNAPSHOT).refused
+
+
+def test_a_snapshot_whose_tail_was_cut_is_refused() -> None:
+    found = made(**EMPTY_DISK, changelog_first=41, snapshots=(snapshot(4, 40), snapshot(3, 41)))
+    assert "key 3" == found.snapshot
+    assert "changelog begins after the snapshot's offset" == option(found, Way.SNAPSHOT).refused
 
 
 @pytest.mark.parametrize(
@@ -263,17 +269,25 @@ def test_a_changelog_whose_beginning_was_deleted_is_not_replayed() -> None:
     assert "changelog's records before offset 5 were deleted" == option(found, Way.FULL_REPLAY).refused
 
 
-def test_a_changelog_that_is_meant_to_lose_its_beginning_is_replayed() -> None:
-    assert (Way.FULL_REPLAY, 5, 50, True) == plan(**EMPTY_DISK, changelog_first=5, cleanup_policy="compact,delete")
+def test_a_changelog_whose_beginning_was_deleted_is_not_replayed_whatever_its_policy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logs = MemoryLogs({"b": "batches id", "c": "id"}, lambda: NOW / 1000, retention_s=DAY / 1000)
+    logs.transaction({("c", 1): [(b"k", b"v")] * 60})
+    monkeypatch.setattr(logs, "begin_and_end", lambda *_: (5, 61))
+    monkeypatch.setattr(logs, "configs", lambda _: {"cleanup.policy": "compact,delete"})
+    found = gather(SPEC, logs, logs, position(5, 50), None, "")  # type: ignore[arg-type]
+    with pytest.raises(Unrecoverable, match="changelog's records before offset 5 were deleted"):
+        plan_recovery(SPEC, found)
 
 
 def test_a_changelog_that_begins_after_the_committed_position_is_not_replayed() -> None:
-    lost = {**EMPTY_DISK, "changelog_first": 51, "changelog_end": 60, "cleanup_policy": "compact,delete"}
-    with pytest.raises(Unrecoverable, match="full replay: changelog begins after the committed position"):
+    lost = {**EMPTY_DISK, "changelog_first": 51, "changelog_end": 60}
+    with pytest.raises(Unrecoverable, match="full replay: changelog's records before offset 51 were deleted"):
         made(**lost)
     found = made(**lost, snapshots=(snapshot(5, 50),))
     assert Way.SNAPSHOT is found.way
-    assert "changelog begins after the committed position" == option(found, Way.FULL_REPLAY).refused
+    assert "changelog's records before offset 51 were deleted" == option(found, Way.FULL_REPLAY).refused
 
 
 def test_without_any_way_all_refusals_are_told() -> None:
