@@ -44,13 +44,16 @@ def resolved_as(query: Query, deployed: Query) -> Query:
 def result_settings(query: Query, admin: Admin) -> dict[str, str]:
     """Topic settings of the result: a table keeps the newest value of a key, a stream all for as long as its source.
 
-    A windowed table does both, since its keys never end, and keeps a window at least as long as its store does.
+    A windowed table does both, since its keys never end, and keeps a window at least as long as its store does. Brokers
+    delete by the times of records: where these are of a column, and may be long ago when they are written, nothing is
+    deleted.
     """
     settings = {**EVENT_TIMES, "cleanup.policy": "compact"}
     is_table = not query.stateless or query.changelog
     if is_table and query.window is None and not query.keeps_window:
         return settings
-    retention = admin.configs(query.source.topic).get("retention.ms", "-1")
+    of_column = query.timestamp is not None or query.source.timestamp is not None
+    retention = "-1" if of_column else admin.configs(query.source.topic).get("retention.ms", "-1")
     if not is_table:
         return {**settings, "cleanup.policy": "delete", "retention.ms": retention}
     if query.window is not None and int(retention) >= 0:
