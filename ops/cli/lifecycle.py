@@ -213,5 +213,8 @@ def _print_log(path: Path, *, lines: int, follow: bool) -> None:
             if added:
                 sys.stdout.write(added)
                 sys.stdout.flush()
+            elif os.fstat(file.fileno()).st_size < file.buffer.tell():
+                # It was cut, as logrotate's copytruncate does: what is added begins anew.
+                file.seek(0)
             else:
                 time.sleep(_FOLLOW_S)
