@@ -4,7 +4,7 @@ Exit codes: 0 done, 1 an error of ours, 2 wrong usage, 130 Ctrl-C. With `--json`
 
     {"error": {"kind": "Unavailable", "message": "…", "hint": "…", "runbook": "docs/runbooks/Unavailable.md"}}
 
-An error that nobody expected is a bug and keeps its traceback.
+Wrong usage is of kind `Usage`. An error that nobody expected is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -20,22 +20,37 @@ from infra.errors import InfraError
 from ops.runbooks import page_of
 from statestore.errors import InvalidInput, RollforwardError
 
+_WRONG_USAGE = 2
+
 
 class Guarded(TyperGroup):
     """The root command: turns errors into messages, for all commands below it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take in the words. A command says itself whether it answers in JSON, unless its own words cannot be parsed."""
+        ctx.ensure_object(dict)["json"] = "--json" in args
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command. Raises `typer.Exit` for an expected error."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort) as error:
+            if isinstance(error, typer.Abort) and not isinstance(error.__context__, KeyboardInterrupt):
+                # Somebody was asked and said no.
+                raise
             print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
+        except typer.TyperException as error:
+            if error.exit_code != _WRONG_USAGE or not ctx.obj["json"]:
+                raise
+            _tell({"kind": "Usage", "message": error.format_message(), "hint": ""}, as_json=True)
+            raise typer.Exit(_WRONG_USAGE) from None
         except Exception as error:
             told = describe(error)
             if told is None:
                 raise
-            _tell(told, as_json=bool(ctx.obj and ctx.obj.get("json")))
+            _tell(told, as_json=ctx.obj["json"])
             raise typer.Exit(1) from None
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -202,6 +203,29 @@ def test_ctrl_c_ends_with_130(home: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "interrupted\n" == result.stderr
 
 
+def test_ctrl_c_at_a_question_ends_with_130(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer._click.termui.echo", interrupted)
+    result = ask(home, monkeypatch, "")
+    assert_clean(result, 130)
+    assert "interrupted\n" == result.stderr
+
+
+def test_a_no_to_a_question_ends_with_1(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = ask(home, monkeypatch, "n\n")
+    assert_clean(result, 1)
+    assert "Aborted" in result.stderr
+
+
+def ask(home: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> Result:
+    """A command that asks before it begins."""
+    _register(home)
+    monkeypatch.setattr("ops.reset.reset_all", lambda *_, **__: [])
+    return CliRunner().invoke(app, ["reset", "p", "--to", "earliest"], input=answer, prog_name="rollforward")
+
+
 def test_an_unexpected_error_keeps_its_traceback(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise ZeroDivisionError
@@ -270,6 +294,33 @@ CREATE TABLE t AS SELECT a, COUNT(*) AS n FROM s GROUP BY a EMIT CHANGES;
 )
 def test_query_takes_exactly_one_way_of_choosing(home: Path, words: list[str]) -> None:
     assert_clean(call("query", "store", *words), 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["reset", "p", "--json"], "give one of --to, --at and --offset"),
+        (["query", "s", "--json"], "give"),
+        (["query", "--json"], "Missing argument 'STORE'"),
+        (["query", "s", "--json", "--bogus"], "No such option: --bogus"),
+        (["nope", "--json"], "No such command 'nope'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_with_json_is_one_object_on_stdout(home: Path, words: list[str], message: str) -> None:
+    result = call(*words)
+    assert_clean(result, 2)
+    told = json.loads(result.stdout)["error"]
+    assert ("Usage", "") == (told["kind"], told["hint"])
+    assert message in told["message"]
+    assert "" == result.stderr
+
+
+def test_wrong_usage_without_json_is_told_on_stderr(home: Path) -> None:
+    result = call("query", "--key", "--json")
+    assert_clean(result, 2)
+    assert "" == result.stdout
+    assert "Usage: " in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -354,6 +405,26 @@ def test_logs_begin_with_the_last_lines(home: Path) -> None:
     (home / "logs").mkdir()
     (home / "logs" / "p-driver.log").write_text("one\ntwo\nthree\n")
     assert "two\nthree\n" == call("logs", "p", "--lines", "2").stdout
+
+
+def test_following_a_log_goes_on_when_it_was_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "p-driver.log"
+    # Half a letter at the end: the log is not read again for it.
+    log.write_bytes("one\ntwo\nthré".encode()[:-1])
+    meanwhile = iter([lambda: None, lambda: log.write_text(""), lambda: log.write_text("four\n"), lambda: None])
+
+    def sleep(_: float) -> None:
+        step = next(meanwhile, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr(lifecycle, "time", SimpleNamespace(sleep=sleep))
+    with pytest.raises(KeyboardInterrupt):
+        lifecycle._print_log(log, lines=2, follow=True)
+    assert "two\nthr\ufffdfour\n" == capsys.readouterr().out
 
 
 def test_a_run_without_a_terminal_logs_tracebacks_as_text() -> None:
