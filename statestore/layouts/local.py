@@ -1,6 +1,7 @@
 """Keys of entries that are a task's own: they belong to the task that wrote them, whatever their bytes hash to.
 
-9 bytes   0xFF: no UTF-8 text, no integer or double of 8 bytes begins so
+9 bytes   0xFF: no UTF-8 text, no integer or double of 8 bytes begins so, also before the start of a window, which is not
+          negative; bytes are no keys in the KAFKA format, and base64 in the others
 n bytes   whatever the task calls the entry
 """
 

@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.engine.arrowtypes import arrow_type
+from pipelines.engine.keybytes import key_bytes_of
 from pipelines.engine.merge import ROW_STATE
 from pipelines.engine.record_order import NO_TIME, RecordOrder
 from pipelines.engine.statecodec import StateCodec
+from pipelines.engine.windowing import store_keys
 from pipelines.plan import EVERY_RECORD, Aggregate, GroupKey, Query, Source
-from statestore.layouts.local import PREFIX
+from pipelines.sql import SqlError, parse_pipeline
+from statestore.layouts.local import PREFIX, are_local
 from statestore.partitioner import tasks_of
 
 AGGREGATES = {
@@ -42,6 +46,11 @@ QUERY = Query(
     emission=EVERY_RECORD,
     changelog=True,
 )
+
+BY_BYTES = """
+CREATE TABLE s (k INT PRIMARY KEY, g BYTES) WITH (kafka_topic='s', value_format='json');
+CREATE TABLE q AS SELECT g, COUNT(*) AS n FROM s GROUP BY g EMIT CHANGES;
+"""
 
 
 @dataclass(frozen=True)
@@ -159,6 +168,15 @@ def test_only_rows_that_count_have_an_entry_and_a_batch_shows_a_group_once() -> 
     rows = [Row(1, "a", 1), Row(2, "a", 2), Row(1, "b", 3), Row(2, None, None)]
     assert [("a", 0), ("b", 1)] == sorted((group, values["rows"]) for _, group, values in task.batch(rows, 0))
     assert [PREFIX + b"1", b"a", b"b"] == sorted(task.store, key=lambda key: key.lstrip(b"\xff"))
+
+
+def test_no_group_has_the_key_of_an_entry_of_the_tasks_own() -> None:
+    of_bytes = replace(QUERY, group_by=(GroupKey("G", "`G`", "bytes"),), key_format="delimited", base64_keys=True)
+    assert [False] == are_local(key_bytes_of(of_bytes)([pa.array([PREFIX + b"1"])])).to_pylist()
+    number = key_bytes_of(replace(QUERY, group_by=(GroupKey("G", "`G`", "bigint"),)))([pa.array([-1])])
+    assert [False] == are_local(store_keys(number, np.array([0]))).to_pylist()
+    with pytest.raises(SqlError, match="does not support type 'BYTES'"):
+        parse_pipeline(BY_BYTES, pipeline="p")
 
 
 @pytest.mark.parametrize("kind", ["decimal(20,2)", "decimal(38,2)"])
