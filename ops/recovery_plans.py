@@ -19,7 +19,8 @@ from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
-from statestore.planning.facts import UNUSABLE, gather, unusable, why_not_opened, with_snapshots
+from statestore.planning.facts import UNUSABLE, Found, gather, unusable, why_not_opened, with_snapshots
+from statestore.planning.hazards import ahead_of, require_positions
 from statestore.planning.plan import Option, every_way, none_because, plan_recovery
 from statestore.recovery import require_no_records
 from statestore.snapshots.service import Snapshots
@@ -58,12 +59,25 @@ def _plan(spec: TaskSpec, log: BatchesLog, reader: Reader, admin: Admin, snapsho
     else:
         found = with_snapshots(found, snapshots.repository(spec, found.batches_topic_id))
     try:
+        _require_positions(spec, log, found)
+    except Unrecoverable as error:
+        return _unrecoverable(spec, error, none_because(error), position, local_batch)
+    try:
         if position is None:
             require_no_records(spec, reader, found.changelog_first)
         return {**plan_recovery(spec, found).to_json(), "local_batch": local_batch}
     except Unrecoverable as error:
         ways = every_way(spec, found) or none_because(error)
         return _unrecoverable(spec, error, ways, position, local_batch)
+
+
+def _require_positions(spec: TaskSpec, log: BatchesLog, found: Found) -> None:
+    if not ahead_of(spec, found):
+        return
+    standing = log.standing(spec.number)
+    # Of a task that has gone on meanwhile what is ahead of the facts may be its newest.
+    if standing.position == found.position:
+        require_positions(spec, found, standing)
 
 
 def _unrecoverable(

@@ -144,9 +144,13 @@ class Position:
 
 @dataclass(frozen=True)
 class Standing:
-    """The epoch of the newest driver that started, -1 if none ever did, and where one task stands."""
+    """The epoch of the newest driver that started, the newest batch that is done, and where one task stands.
+
+    Both numbers are -1 where there is none.
+    """
 
     newest_epoch: int
+    done: int
     position: Position | None
 
 
@@ -230,9 +234,13 @@ class BatchesLog:
         return self._position_in(self._newest(task))
 
     def standing(self, task: int) -> Standing:
-        """`newest_epoch` and `position` with one reading."""
+        """`newest_epoch`, what is done, and `position` with one reading."""
         newest = self._reader.newest(self.topic, [self.driver_partition, task])
-        return Standing(_epoch(newest[self.driver_partition]), self._position_in(newest[task]))
+        driver = newest[self.driver_partition]
+        return Standing(_epoch(driver), self._done_in(driver), self._position_in(newest[task]))
+
+    def _done_in(self, newest: Mapping[bytes, Record]) -> int:
+        return _fields(newest[DONE], self.topic)["batch"] if DONE in newest else -1
 
     def _position_in(self, newest: Mapping[bytes, Record]) -> Position | None:
         record = newest.get(POSITION)
@@ -294,7 +302,7 @@ class BatchesLog:
         return DriverLog(
             epoch=newest[DRIVER].offset if DRIVER in newest else -1,
             planned=planned,
-            done=_fields(newest[DONE], self.topic)["batch"] if DONE in newest else -1,
+            done=self._done_in(newest),
             plans={
                 key[len(PLAN_PREFIX) :].decode(): (record.value or b"").decode()
                 for key, record in newest.items()

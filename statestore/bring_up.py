@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from statestore.batches import BatchesLog, Position
+from statestore.batches import BatchesLog, Position, Standing
 from statestore.config import RocksConfig, TaskSpec
 from statestore.digest import digest_of
 from statestore.errors import (
@@ -278,15 +278,21 @@ class BringUp:
         )
 
     def _drop_ahead(self, found: Found) -> None:
-        """Delete snapshots of batches that Kafka has lost: batches of the same numbers will come and be others."""
+        """Delete snapshots of batches that Kafka has lost: batches of the same numbers will come and be others.
+
+        Raises `Unrecoverable` where they will not come.
+        """
+        if not hazards.ahead_of(self._spec, found):
+            return
+        hazards.require_positions(self._spec, found, self._standing(found))
         if self._repository is None or not found.ahead:
             return
-        self._require_standing(found)
-        log.error("deleting snapshots that are ahead of what is committed", task=self._spec.name, keys=found.ahead)
-        self._repository.objects.delete(found.ahead)
+        keys = list(found.ahead.values())
+        log.error("deleting snapshots that are ahead of what is committed", task=self._spec.name, keys=keys)
+        self._repository.objects.delete(keys)
 
-    def _require_standing(self, found: Found) -> None:
-        """Raise `Fenced` if a newer owner has come since the facts: what is ahead of them may be its own."""
+    def _standing(self, found: Found) -> Standing:
+        """Where the task stands now. Raises `Fenced` if a newer owner has come since the facts: what is ahead may be its own."""
         reach("recover.before-drop")
         standing = self._batches.standing(self._spec.number)
         is_other = self._epoch is not None and standing.newest_epoch != self._epoch
@@ -300,6 +306,7 @@ class BringUp:
                 planned_with=_batch(found.position),
                 hint="nothing to do: the newer owner goes on with the work",
             )
+        return standing
 
     def _close(self) -> None:
         if self._database is not None:

@@ -6,6 +6,7 @@ position is read by the caller, after its `init_transactions` has finished every
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -46,7 +47,7 @@ class Found:
 
     `changelog_first` and `changelog_end` are its first offset and the one after its last. `leftovers` are paths of
     work that was never finished. `snapshots` are newest first; `snapshots_problem` says why there are none to offer.
-    `ahead` has the key of every snapshot of a batch after the committed one. `positions` are the task's that the batches
+    `ahead` has the key of every snapshot of a batch after the committed one, by batch. `positions` are the task's that the batches
     topic still has, oldest first: those since the local store's batch, if that is behind, and all where snapshots are
     compared with them.
     """
@@ -63,7 +64,7 @@ class Found:
     leftovers: tuple[str, ...] = ()
     snapshots: tuple[SnapshotFound, ...] = ()
     snapshots_problem: str = ""
-    ahead: tuple[str, ...] = ()
+    ahead: Mapping[int, str] = field(default_factory=dict)
     positions: tuple[Position, ...] = ()
     rates: Rates = field(default_factory=Rates)
 
@@ -146,7 +147,7 @@ def with_snapshots(found: Found, repository: Repository) -> Found:
         *(_offered(repository, scheme, each) for each in read),
     )
     problem = "" if snapshots else "there is no snapshot"
-    return replace(found, snapshots=snapshots, snapshots_problem=problem, ahead=tuple(ahead.values()))
+    return replace(found, snapshots=snapshots, snapshots_problem=problem, ahead=ahead)
 
 
 def _ahead(key: str, scheme: str, batch: int, committed: int) -> SnapshotFound:

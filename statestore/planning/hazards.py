@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from statestore.batches import Position
+from statestore.batches import Position, Standing
 from statestore.config import TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.planning.facts import Found
@@ -84,6 +84,43 @@ def require_changelog(spec: TaskSpec, found: Found, committed: ChangelogPosition
             end=found.changelog_end,
             hint="restore the topic from a backup, or start the query anew under another name",
         )
+
+
+def ahead_of(spec: TaskSpec, found: Found) -> list[int]:
+    """The batches after the committed one that the local store and snapshots stand at, of this changelog."""
+    committed = -1 if found.position is None else found.position.batch
+    batches = list(found.ahead)
+    if found.checkpoint is not None and found.checkpoint.batch > committed:
+        local = found.checkpoint.stores.get(spec.store.name)
+        if local is not None and local.topic_id == found.changelog_topic_id:
+            batches.append(found.checkpoint.batch)
+    return batches
+
+
+def require_positions(spec: TaskSpec, found: Found, standing: Standing) -> None:
+    """Raise `Unrecoverable` where Kafka has lost the end of the task's positions, and what is here has its last copy.
+
+    What is ahead of the position was committed once, when the batch before it was done. Where Kafka was put back as a whole,
+    "done" went back as well: those batches come again, and what is ahead is of no use. Where "done" is as it was then, the
+    positions alone were lost, and nobody runs a batch again that is done.
+    """
+    committed = -1 if found.position is None else found.position.batch
+    lost = [batch for batch in ahead_of(spec, found) if batch <= standing.done + 1]
+    if committed >= standing.done or not lost:
+        return
+    raise Unrecoverable(
+        "kafka has lost committed batches of this task",
+        task=spec.name,
+        topic=spec.batches_topic,
+        partition=spec.number,
+        committed=committed,
+        done=standing.done,
+        ahead=max(lost),
+        local=spec.folder,
+        snapshots=[found.ahead[batch] for batch in lost if batch in found.ahead],
+        hint="restore the batches topic from a backup, or start the query anew under another name; "
+        "to go on without those batches, move the local store and these snapshots away",
+    )
 
 
 def why_not(version: Version, found: Found, committed: ChangelogPosition) -> str:

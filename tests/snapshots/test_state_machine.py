@@ -29,7 +29,7 @@ from infra.s3 import BUCKET
 from statestore.batches import DONE, POSITION, BatchesLog, Position, encode, encode_fields
 from statestore.bring_up import BringUp
 from statestore.config import ObjectsConfig, RocksConfig, SnapshotConfig, StoreSpec, TaskSpec
-from statestore.errors import RollforwardError
+from statestore.errors import RollforwardError, Unrecoverable
 from statestore.layouts.timestamped import pack
 from statestore.listener import RestoreListener
 from statestore.objects.base import ObjectMissing, ObjectStore
@@ -428,3 +428,49 @@ def test_the_machine_sees_a_version_that_never_was(
         machine.compact(seed)
     with pytest.raises(AssertionError) if is_planted else nullcontext():
         machine.recover_to_the_past(back=1, faults=set(), seed=0)
+
+
+# What Kafka has lost: a search would leave nothing to compare with.
+
+# Offsets of one batch in its logs.
+A_BATCH = 2
+
+
+@pytest.mark.parametrize("holds", ["store", "snapshot", "store of batch 0 at most"])
+@pytest.mark.parametrize("unfinished", [0, 1])
+def test_committed_batches_that_kafka_has_lost_of_one_task_alone_are_not_given_up(
+    machine: SnapshotMachine, unfinished: int, holds: str
+) -> None:
+    """The driver's partition says that they are done, so nobody runs them again: what is ahead is their last copy."""
+    kept = 0 if holds == "store of batch 0 at most" else 1
+    for number in range(3):
+        machine.write({b"a": b"%d" % number})
+    if holds == "snapshot":
+        machine.snapshot(set(), 0)
+    machine.logs.lose(*BATCHES, end=kept * A_BATCH)
+    machine.logs.lose("batches", 1, end=(3 - unfinished) * A_BATCH)
+    # Else it shows in the changelog.
+    machine.logs.lose(*CHANGES, end=kept * A_BATCH)
+    machine.database.close()
+    if holds == "snapshot":
+        shutil.rmtree(machine.spec.folder)
+    with pytest.raises(Unrecoverable, match="kafka has lost committed batches of this task"):
+        machine._recover(prefers_snapshots=True)
+    if holds == "snapshot":
+        assert [2] == machine.repository.batches()
+    machine.database = machine._open()
+    assert holds == "snapshot" or machine.models[2] == machine._content(machine.database)
+
+
+def test_committed_batches_that_kafka_has_lost_as_a_whole_come_again(machine: SnapshotMachine) -> None:
+    for number in range(3):
+        machine.write({b"a": b"%d" % number})
+    machine.snapshot(set(), 0)
+    for where in (BATCHES, CHANGES, ("batches", 1)):
+        machine.logs.lose(*where, end=A_BATCH)
+    machine.database.close()
+    machine.models = {batch: model for batch, model in machine.models.items() if batch < 1}
+    machine.position = BatchesLog(machine.logs, "batches", tasks=1).position(0)  # type: ignore[arg-type]
+    machine._recover(prefers_snapshots=True)
+    assert machine.models[0] == machine._content(machine.database)
+    assert [] == machine.repository.batches()

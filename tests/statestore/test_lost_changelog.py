@@ -1,7 +1,8 @@
-"""A changelog that has lost its end is not written to, as long as it can be seen that it lacks something."""
+"""What has lost its end is not written to, as long as it can be seen that it lacks something, nor taken for all there was."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from infra.stack import Stack
 from statestore.errors import Unrecoverable
 from statestore.kafka.reader import Reader
 from statestore.task import TaskState
+from statestore.version import TaskDatabase
 from tests.statestore.conftest import ONE, TWO
 from tests.support.counting import Counting, Input, config_for
 from tests.support.own_broker import lose_end, own_broker
-from tests.support.task import TaskWorld
+from tests.support.task import ROCKS, TaskWorld, config_of
 from tests.support.waiting import await_
 
 
@@ -63,6 +65,73 @@ def test_a_pipeline_s_task_stops_and_fills_no_hole(own: Stack, world: TaskWorld)
     assert end == log.end()
     with pytest.raises(Unrecoverable, match="kafka has lost its tail"):
         world.open()
+
+
+@pytest.fixture
+def snapshotted(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
+    """A pipeline's task that nobody has opened yet, with snapshots."""
+    config = config_of(tmp_path / "objects", pin_life_s=600, minimum_age_s=1200)
+    world = TaskWorld(kafka, unique, tmp_path / "state", config)
+    yield world
+    world.close()
+
+
+def written(own: Stack, world: TaskWorld) -> tuple[Log, int]:
+    """Three batches and a snapshot of the last; gives the task's positions, and how long they were after the first."""
+    world.open()
+    world.commit({ONE: b"1"})
+    positions = Log(own, world.reader, world.batches.name)
+    size = positions.size()
+    for value in (b"2", b"3"):
+        world.commit({TWO: value})
+    world.snapshot()
+    return positions, size
+
+
+@pytest.mark.parametrize("loses", ["nothing else", "the disk"])
+def test_batches_that_are_done_and_lost_of_a_task_are_not_given_up(
+    own: Stack, snapshotted: TaskWorld, loses: str
+) -> None:
+    world = snapshotted
+    positions, size = written(own, world)
+    world.close()
+    world.finish(2)
+    if loses == "the disk":
+        shutil.rmtree(world.spec.folder)
+    positions.lose(size)
+    for _ in range(2):
+        with pytest.raises(Unrecoverable, match="kafka has lost committed batches of this task"):
+            world.open()
+    assert [2] == world.repository.batches()
+    if loses != "the disk":
+        database = TaskDatabase(world.spec.folder, ["s"], ROCKS, read_only=True)
+        checkpoint = database.checkpoint()
+        database.close()
+        assert checkpoint is not None and 2 == checkpoint.batch
+    # What the error says is a way on.
+    shutil.rmtree(world.spec.folder, ignore_errors=True)
+    world.repository.objects.delete([world.repository.layout.manifest(2)])
+    assert 0 == world.open().plan.batch
+    assert {ONE: b"1"} == world.entries()
+
+
+def test_a_running_task_does_not_go_on_without_batches_that_are_done(own: Stack, snapshotted: TaskWorld) -> None:
+    positions, size = written(own, snapshotted)
+    snapshotted.finish(2)
+    positions.lose(size)
+    with pytest.raises(Unrecoverable, match="kafka has lost committed batches of this task"):
+        snapshotted.commit({ONE: b"4"})
+    assert snapshotted.running.state is not TaskState.RUNNING
+    assert [2] == snapshotted.repository.batches()
+
+
+def test_batches_that_are_lost_and_come_again_are_dropped(own: Stack, snapshotted: TaskWorld) -> None:
+    positions, size = written(own, snapshotted)
+    snapshotted.close()
+    positions.lose(size)
+    assert 0 == snapshotted.open().plan.batch
+    assert {ONE: b"1"} == snapshotted.entries()
+    assert [] == snapshotted.repository.batches()
 
 
 def test_a_program_s_task_stops_and_fills_no_hole(own: Stack, kafka: str, unique: str, tmp_path: Path) -> None:

@@ -44,6 +44,12 @@ class MemoryLogs:
         """The offset after the last."""
         return self._ends[topic, partition]
 
+    def lose(self, topic: str, partition: int, *, end: int) -> None:
+        """All from this offset on: what no broker's disk had."""
+        for log in (self._committed[topic, partition], self._aborted[topic, partition]):
+            log[:] = [record for record in log if record.offset < end]
+        self._ends[topic, partition] = min(end, self._ends[topic, partition])
+
     def compact(self, topic: str, partition: int, dice: random.Random) -> None:
         """Take away some of what compaction may; aborted records go first.
 
