@@ -24,14 +24,34 @@ def pipeline_assets(pipelines: Sequence[Deployed], broken: Sequence[Broken] = ()
     """Every asset of the given pipelines; a broken one is a single asset that tells its error."""
     results = result_keys({pipeline.name: pipeline.queries for pipeline in pipelines})
     sources = source_keys((topic for pipeline in pipelines for _, topic in pipeline.sources), results)
+    reads = _reads(pipelines, sources)
     specs = [_source_asset(topic, sources[topic], pipelines) for topic in sorted(sources) if topic not in results]
     for pipeline in pipelines:
         keys = pipeline_keys(pipeline.name, [query.name for query in pipeline.queries])
         for query in pipeline.queries:
-            specs.append(_table_asset(pipeline, query, keys, sources))
+            specs.append(_table_asset(pipeline, query, keys, sources, reads))
             specs.append(_store_asset(pipeline, query, keys))
         specs.append(_dead_letters_asset(pipeline, keys, sources))
     return specs + [_broken_asset(pipeline) for pipeline in broken]
+
+
+def _reads(pipelines: Sequence[Deployed], sources: Mapping[str, dg.AssetKey]) -> dict[dg.AssetKey, dg.AssetKey]:
+    """What each table depends on.
+
+    INSERT INTO lets queries read each other in a loop, and Dagster sorts assets by what they depend on: a table whose
+    source comes from the table itself is left out.
+    """
+    reads: dict[dg.AssetKey, dg.AssetKey] = {}
+    for pipeline in pipelines:
+        tables = pipeline_keys(pipeline.name, [query.name for query in pipeline.queries]).tables
+        for query in pipeline.queries:
+            table, source = tables[query.name], sources.get(query.source.topic)
+            origin = source
+            while origin is not None and origin != table:
+                origin = reads.get(origin)
+            if source is not None and origin is None:
+                reads[table] = source
+    return reads
 
 
 def _source_asset(topic: str, key: dg.AssetKey, pipelines: Sequence[Deployed]) -> dg.AssetSpec:
@@ -52,16 +72,27 @@ def _source_asset(topic: str, key: dg.AssetKey, pipelines: Sequence[Deployed]) -
 
 
 def _table_asset(
-    pipeline: Deployed, query: Query, keys: PipelineKeys, sources: Mapping[str, dg.AssetKey]
+    pipeline: Deployed,
+    query: Query,
+    keys: PipelineKeys,
+    sources: Mapping[str, dg.AssetKey],
+    reads: Mapping[dg.AssetKey, dg.AssetKey],
 ) -> dg.AssetSpec:
     group = ", ".join(f"`{key.name}`" for key in query.group_by)
+    table, source = keys.tables[query.name], sources.get(query.source.topic)
+    loop = (
+        f"\n\n`{query.source.topic}` is computed from this table in turn: Dagster has no loops, so that it depends on "
+        f"{source.to_user_string()} is not drawn."
+        if source is not None and table not in reads
+        else ""
+    )
     return dg.AssetSpec(
-        keys.tables[query.name],
-        deps=[sources[query.source.topic]] if query.source.topic in sources else [],
+        table,
+        deps=[reads[table]] if table in reads else [],
         description=(
             f"Table `{query.name}`: one row for each {group}, kept up to date from topic `{query.source.topic}`.\n\n"
             f"Every batch writes the rows that it changed to Kafka topic `{query.output_topic}`, exactly once: read it "
-            "with `isolation.level=read_committed`."
+            f"with `isolation.level=read_committed`.{loop}"
         ),
         group_name=pipeline.name,
         kinds={"kafka", "sql"},

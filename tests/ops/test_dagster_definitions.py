@@ -12,6 +12,10 @@ from dagster import AssetKey
 from ops.dagster.definitions import build_definitions
 from ops.dagster.keys import pipeline_keys, source_keys
 from ops.environment import settings_now
+from pipelines.metastore.decide import decide
+from pipelines.metastore.statement import sql_statement
+from pipelines.metastore.validate import PIPELINE
+from pipelines.testing.definitions import EveryTopic, Memory
 from tests.ops.dagster_world import World, world
 
 __all__ = ["world"]
@@ -72,6 +76,34 @@ def test_three_pipelines_share_a_source_and_feed_each_other(world: World) -> Non
     assert sorted(shown) == sorted(
         ["events", *(f"{name}/{part}" for name in "abc" for part in ("cities", "cities_store", "dead_letters"))]
     )
+
+
+def test_queries_that_read_each_other_are_sorted_and_one_says_so(world: World) -> None:
+    definitions = Memory()
+    for text in (
+        "CREATE STREAM a (k VARCHAR KEY, n INT) WITH (kafka_topic='a', value_format='json')",
+        "CREATE STREAM b AS SELECT * FROM a EMIT CHANGES",
+        "INSERT INTO a SELECT * FROM b EMIT CHANGES",
+    ):
+        definitions.apply(decide(sql_statement(text), definitions, EveryTopic()).changes)
+    for name, body in definitions.all(PIPELINE).items():
+        world.log.define(name, sql=body["sql"], sources=body["sources"], queries=body["queries"])
+    shown = assets()
+    levels = build_definitions(settings_now()).resolve_asset_graph().toposorted_asset_keys_by_level
+    assert sorted(shown) == sorted(key.to_user_string() for level in levels for key in level)
+    first, then = "insertquery_0/insertquery_0", "csas_b/b"
+    assert [dep.asset_key.to_user_string() for dep in shown[then].deps] == [first]
+    assert list(shown[first].deps) == []
+    assert f"that it depends on {then} is not drawn" in (shown[first].description or "")
+    assert "is not drawn" not in (shown[then].description or "")
+
+
+def test_a_loop_of_three_keeps_all_dependencies_but_one(world: World) -> None:
+    for name, topic in (("a", "c-cities"), ("b", "a-cities"), ("c", "b-cities"), ("d", "c-cities")):
+        world.deploy(name, topic=topic)
+    shown = assets()
+    drawn = {name: [dep.asset_key.path[0] for dep in shown[f"{name}/cities"].deps] for name in "abcd"}
+    assert drawn == {"a": ["c"], "b": ["a"], "c": [], "d": ["c"]}
 
 
 @pytest.mark.parametrize("queries", ["not json", "[]x", '[{"plan": "{}"}]', '[{"plan": "{\\"version\\": 99}"}]', "7"])
