@@ -504,12 +504,7 @@ class Task:
         # 4.1 Nothing is written where Kafka has lost something. The transaction begins now, so it lasts as long as sending
         # takes.
         reach("commit.before-begin")
-        self._reader.require_reach(
-            {
-                (spec.store.changelog_topic, spec.number): self.changelog_offset(),
-                (spec.batches_topic, spec.number): self._position_end,
-            }
-        )
+        self._reader.require_reach(self.committed_ends())
         producer.begin()
         reach("commit.begun")
         # 4.2 Everything the batch changed. The changelog's next offset is the one after its last record.
@@ -588,6 +583,13 @@ class Task:
             partition=partition,
             on_offset=delivered,
         )
+
+    def committed_ends(self) -> dict[tuple[str, int], int]:
+        """Up to where its logs (topic, partition) were committed, as far as it knows: what is to be asked before writing there."""
+        return {
+            (self.spec.store.changelog_topic, self.spec.number): self.changelog_offset(),
+            (self.spec.batches_topic, self.spec.number): self._position_end,
+        }
 
     def changelog_offset(self) -> int:
         """The store's next offset in its changelog."""

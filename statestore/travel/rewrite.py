@@ -91,7 +91,8 @@ class Rewrite:
         self._driver_id = driver_id
         self._plan = plan
         self._snapshots = snapshots
-        self._log = BatchesLog(Reader(kafka), specs[0].batches_topic, tasks=specs[0].tasks)
+        self._reader = Reader(kafka)
+        self._log = BatchesLog(self._reader, specs[0].batches_topic, tasks=specs[0].tasks)
         self._config = replace(kafka, transaction_timeout_ms=max(kafka.transaction_timeout_ms, _TRANSACTION_MS))
         self._producer = TransactionalProducer(self._config, driver_id)
         self._tasks: list[Task] = []
@@ -139,6 +140,8 @@ class Rewrite:
         `Fenced`.
         """
         orders = {} if orders is None else orders
+        # As a task's own commit: what is written where Kafka has lost something hides that.
+        self._reader.require_reach({log: end for task in self._tasks for log, end in task.committed_ends().items()})
         try:
             self._producer.begin()
             done = []

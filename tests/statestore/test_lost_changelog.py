@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from infra.stack import Stack
-from statestore.errors import Unrecoverable
+from statestore.errors import Unavailable, Unrecoverable
 from statestore.kafka.reader import Reader
 from statestore.task import TaskState
+from statestore.travel.rewrite import Rewrite
 from statestore.version import TaskDatabase
 from tests.statestore.conftest import ONE, TWO
 from tests.support.counting import Counting, Input, config_for
 from tests.support.own_broker import lose_end, own_broker
-from tests.support.task import ROCKS, TaskWorld, config_of
+from tests.support.task import PLAN, ROCKS, TaskWorld, config_of
 from tests.support.waiting import await_
 
 
@@ -65,6 +67,25 @@ def test_a_pipeline_s_task_stops_and_fills_no_hole(own: Stack, world: TaskWorld)
     assert end == log.end()
     with pytest.raises(Unrecoverable, match="kafka has lost its tail"):
         world.open()
+
+
+def test_going_back_fills_no_hole(own: Stack, world: TaskWorld) -> None:
+    log = Log(own, world.reader, world.spec.store.changelog_topic)
+    size, end = log.size(), log.end()
+    world.commit({TWO: b"2"})
+    world.finish(1)
+    world.close()
+    rewrite = Rewrite(world.kafka, f"{world.spec.pipeline}-q-driver", [world.spec], plan=PLAN)
+    try:
+        rewrite.take()
+        before = rewrite.own({}).planned
+        assert before is not None
+        log.lose(size)
+        with pytest.raises(Unavailable, match="kafka has lost committed records"):
+            rewrite.empty(replace(before, batch=2), "group", results=False, in_record_order=False)
+    finally:
+        rewrite.close()
+    assert end == log.end()
 
 
 @pytest.fixture
