@@ -14,7 +14,7 @@ from pipelines.engine import jvm
 from pipelines.names import require_name, spark_folder
 from pipelines.settings import AT_ONCE, load_settings
 from statestore import allocator, logs
-from statestore.errors import EXIT_FENCED, Fenced, RollforwardError
+from statestore.errors import EXIT_FENCED, Fenced, RollforwardError, text_of
 
 log = structlog.get_logger()
 EXIT_FAILED = 4
@@ -38,7 +38,7 @@ def main() -> None:
         code = EXIT_FAILED
     except Exception as error:
         # Spark's and py4j's own, a killed JVM among them.
-        log.exception("driver failed", pipeline=arguments.pipeline, error=_text(error), kind=type(error).__name__)
+        log.exception("driver failed", pipeline=arguments.pipeline, error=text_of(error), kind=type(error).__name__)
         code = EXIT_FAILED
     # On a full disk neither goes.
     with suppress(OSError):
@@ -47,14 +47,6 @@ def main() -> None:
         sys.stderr.flush()
     # Threads that wait for the JVM must not keep the process.
     os._exit(code)
-
-
-def _text(error: Exception) -> str:
-    """What an error says. One of py4j's asks the JVM for it, which has ended."""
-    try:
-        return str(error)
-    except Exception:
-        return repr(error)
 
 
 def run(name: str, *, until_end: bool) -> None:

@@ -41,7 +41,7 @@ from pipelines.registry import STOPPED, BatchRow, PipelineDefinition, Registry
 from pipelines.settings import AT_ONCE, Settings
 from pipelines.stopsignals import StopSignals
 from pipelines.traces import traces_of
-from statestore.errors import Fenced, RollforwardError, Unavailable
+from statestore.errors import Fenced, RollforwardError, Unavailable, text_of
 from statestore.kafka.admin import Admin
 
 log = structlog.get_logger()
@@ -150,7 +150,7 @@ class PipelineDriver:
             reached = self._watch()
             self._end("stopped", "")
         except BaseException as error:
-            self._end("fenced" if isinstance(error, Fenced) else "failed", str(error))
+            self._end("fenced" if isinstance(error, Fenced) else "failed", text_of(error))
             raise
         if self._until_end and not reached:
             # Whoever waits for the end must not take figures of a part for it.
@@ -297,7 +297,7 @@ class PipelineDriver:
         try:
             step()
         except Exception as error:
-            log.warning("step failed", pipeline=self.name, step=step.__qualname__, error=str(error)[:300])
+            log.warning("step failed", pipeline=self.name, step=step.__qualname__, error=text_of(error)[:300])
 
     def _cancel_jobs_at(self, address: str) -> None:
         """Workers may wait for a server that was given up: their batches run again."""

@@ -73,3 +73,11 @@ class InvariantBroken(RollforwardError):
 
 class InvalidStateStore(RollforwardError):
     """A store was used before `init` or after `close` (Kafka Streams' InvalidStateStoreException)."""
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says. One of py4j's asks the JVM for it, which may have ended: then what it was made of."""
+    try:
+        return str(error)
+    except Exception:
+        return repr(error)

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import structlog
 
+from statestore.errors import text_of
+
 log = structlog.get_logger()
 Done = TypeVar("Done")
 
@@ -29,7 +31,7 @@ def early(name: str, step: Callable[[], object]) -> threading.Thread:
         try:
             step()
         except Exception as error:
-            log.info("step was not taken ahead", step=name, error=str(error)[:500])
+            log.info("step was not taken ahead", step=name, error=text_of(error)[:500])
 
     thread = threading.Thread(target=run, daemon=True, name=name)
     thread.start()

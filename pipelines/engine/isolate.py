@@ -22,7 +22,7 @@ import structlog
 
 from pipelines.engine.resultlimit import ResultTooLarge
 from statestore.batches import Planned, Range, Refused, count_offsets
-from statestore.errors import InvalidInput, RollforwardError
+from statestore.errors import InvalidInput, RollforwardError, text_of
 
 log = structlog.get_logger()
 _FAILED = "expression failed: "
@@ -79,7 +79,7 @@ def cause_of(error: BaseException) -> str:
     """The line of a Spark error that says what happened."""
     if isinstance(error, RollforwardError):
         return str(error)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith("statestore.") or "RAISE_ERROR" in line.upper()]
     return (telling or lines or [type(error).__name__])[-1 if telling else 0][:500]
 

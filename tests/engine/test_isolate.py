@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipelines.engine.isolate import Trial, find_refused, without_refused
+from pipelines.engine.isolate import Trial, cause_of, find_refused, without_refused
 from statestore.batches import Planned, Range, Recompute, Refused
 from statestore.errors import InvalidInput, Unavailable
 
@@ -186,3 +186,13 @@ def test_another_error_ends_the_search() -> None:
 
     with pytest.raises(Unavailable):
         find_refused(ranges(8), gone, most=9)
+
+
+def test_an_error_whose_text_is_gone_has_a_cause_as_well() -> None:
+    class Lost(Exception):
+        """As py4j's: its text is the JVM's, which has ended."""
+
+        def __str__(self) -> str:
+            raise ConnectionRefusedError
+
+    assert cause_of(Lost("o42")) == "Lost('o42')"
