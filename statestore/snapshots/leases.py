@@ -9,20 +9,20 @@ Two rules make collecting safe beside taking and restoring, with nothing but str
     collecting  puts its mark before it lists anything, deletes manifests, then reads pins, then deletes files
 
 Several collections at once are harmless: each follows the rule by itself. A lease says how many seconds it lives,
-counted from its object's time by the storage's clock. Whoever holds one stops what it does at nine tenths of that by its
-own monotonic clock, which it started earlier: its last request may be on its way for the rest.
+counted from its object's time by the storage's clock. Whoever holds one stops what it does at nine tenths of that, which it
+counts from before its put: its last request may be on its way for the rest.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
 
+from statestore.clock import Moment
 from statestore.errors import RollforwardError, Unavailable
 from statestore.objects.base import ObjectMissing, ObjectStore
 
@@ -32,15 +32,16 @@ _HOLDERS_PART = 0.9
 
 @dataclass(frozen=True)
 class Lease:
-    """A pin or mark of ours. `ends_at`, when its holder stops, is on this process's monotonic clock."""
+    """A pin or mark of ours; `began` is before it was put."""
 
     key: str
     kind: str
-    ends_at: float
+    life_s: float
+    began: Moment
 
     def require_alive(self) -> None:
         """Raise `Unavailable` when the lease may not protect its holder any more."""
-        if time.monotonic() >= self.ends_at:
+        if self.began.age_s() >= _HOLDERS_PART * self.life_s:
             raise Unavailable(
                 f"{self.kind} took longer than it may",
                 lease=self.key,
@@ -57,20 +58,28 @@ class DatedLease(Lease):
 
 def put_lease(objects: ObjectStore, prefix: str, kind: str, files: Iterable[str], life_s: float) -> Lease:
     """Put a pin or a mark, below the prefix of its sort, that lives for `life_s` seconds."""
-    # Our clock begins before the storage's, so it ends first.
-    ends_at = time.monotonic() + _HOLDERS_PART * life_s
-    key = f"{prefix}{secrets.token_hex(8)}.json"
-    objects.put(key, json.dumps({"kind": kind, "life_s": life_s, "files": sorted(set(files))}).encode())
-    return Lease(key, kind, ends_at)
+    lease = Lease(f"{prefix}{secrets.token_hex(8)}.json", kind, life_s, Moment())
+    _put(objects, lease, files)
+    return lease
 
 
 def put_dated_lease(objects: ObjectStore, prefix: str, kind: str, files: Iterable[str], life_s: float) -> DatedLease:
-    """`put_lease` for those who compare times of the storage."""
-    lease = put_lease(objects, prefix, kind, files, life_s)
-    about = objects.head(lease.key)
-    if about is None:
-        raise Unavailable("object storage does not show what was just written", key=lease.key, url=objects.url)
-    return DatedLease(lease.key, kind, lease.ends_at, about.modified_at_s)
+    """`put_lease` for those who compare times of the storage. After an error nothing of it stays, if storage lets us."""
+    lease = Lease(f"{prefix}{secrets.token_hex(8)}.json", kind, life_s, Moment())
+    try:
+        _put(objects, lease, files)
+        about = objects.head(lease.key)
+        if about is None:
+            raise Unavailable("object storage does not show what was just written", key=lease.key, url=objects.url)
+    except BaseException:
+        drop_lease(objects, lease)
+        raise
+    return DatedLease(**vars(lease), now_s=about.modified_at_s)
+
+
+def _put(objects: ObjectStore, lease: Lease, files: Iterable[str]) -> None:
+    body = {"kind": lease.kind, "life_s": lease.life_s, "files": sorted(set(files))}
+    objects.put(lease.key, json.dumps(body).encode())
 
 
 def drop_lease(objects: ObjectStore, lease: Lease) -> None:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+import statestore.clock
+from statestore.clock import Moment
 from statestore.config import ObjectsConfig, SnapshotConfig
 from statestore.errors import DataCorrupted, InvalidConfig, Unavailable
 from statestore.objects.base import ObjectMissing, ObjectStore
@@ -261,7 +263,54 @@ def test_nothing_is_deleted_at_the_end_of_a_marks_life(tmp_path: Path) -> None:
     world.take(1, {"b": b"old"})
     world.take(2, {"c": b"newer"})
     objects.advance(2 * AGE_S)
-    clock = SimpleNamespace(monotonic=lambda: objects.now_s)
-    with patch("statestore.snapshots.leases.time", clock), pytest.raises(Unavailable, match="took longer"):
+    with patch("statestore.snapshots.leases.Moment", objects.moment), pytest.raises(Unavailable, match="took longer"):
         _collect_with(world, 3, lambda: objects.advance(LIFE_S - 2 * DELAY_MAX_S / 3))
     assert {sha256(b"old").hexdigest(), sha256(b"newer").hexdigest()} == set(world.repository.files())
+
+
+@pytest.mark.parametrize("clock", ["now_ms", "up_ms"])
+def test_a_collection_that_wakes_up_behind_its_marks_life_deletes_no_file(
+    world: World, clock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The monotonic clock stands still while a machine sleeps, and its own clocks while a virtual one is paused."""
+    was: Callable[[], int] = getattr(statestore.clock, clock)
+
+    def sleep() -> None:
+        monkeypatch.setattr(statestore.clock, clock, lambda: was() + int(LIFE_S * 1000))
+
+    files = set(world.repository.files())
+    with pytest.raises(Unavailable, match="took longer"):
+        _collect_with(world, 3, sleep)
+    assert files == set(world.repository.files())
+
+
+def test_a_clock_that_is_put_back_makes_nothing_younger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment, now_ms = Moment(), statestore.clock.now_ms
+    monkeypatch.setattr(statestore.clock, "now_ms", lambda: now_ms() - 3_600_000)
+    assert 0 <= moment.age_s() < 60
+
+
+@pytest.mark.parametrize("call", ["put", "head"])
+@pytest.mark.parametrize("fault", ["before", "after"])
+def test_a_collection_that_fails_at_its_mark_leaves_none(tmp_path: Path, call: str, fault: str) -> None:
+    """It would keep snapshots from being taken until its life is over."""
+    objects = FaultyObjects(LocalObjects(tmp_path / "objects"), chance=1.0)
+    world = World(tmp_path, objects)
+    real = getattr(objects, call)
+
+    def failing(*about: Any) -> Any:
+        if fault == "after":
+            real(*about)
+        raise Unavailable("answer was lost")
+
+    with patch.object(objects, call, failing), pytest.raises(Unavailable, match="answer was lost"):
+        world.collect()
+    world.take(1, {"a": b"1"})
+    assert [] == list(objects.list(world.repository.layout.marks))
+
+
+def test_a_collection_whose_mark_does_not_show_leaves_none(world: World) -> None:
+    objects = world.repository.objects
+    with patch.object(objects, "head", lambda _: None), pytest.raises(Unavailable, match="does not show"):
+        world.collect()
+    assert [] == list(objects.list(world.repository.layout.marks))

@@ -92,7 +92,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.is_compacted = False
         self.checked: list[object] = []
         # Leases end by the clock that the delays move.
-        self.clock = patch("statestore.snapshots.leases.time", SimpleNamespace(monotonic=lambda: self.objects.now_s))
+        self.clock = patch("statestore.snapshots.leases.Moment", self.objects.moment)
         self.clock.start()
 
     def make_objects(self) -> ObjectStore:

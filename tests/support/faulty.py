@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
+from types import SimpleNamespace
 
 from statestore.errors import Unavailable
 from statestore.objects.base import ObjectInfo, ObjectMissing, ObjectStore, UnfinishedUpload
@@ -59,6 +60,11 @@ class FaultyObjects(ObjectStore):
         """Time passes. What was sent before is there or lost by now: connections do not live that long."""
         self.land()
         self.now_s += seconds
+
+    def moment(self) -> SimpleNamespace:
+        """A `Moment` by this clock."""
+        began_s = self.now_s
+        return SimpleNamespace(age_s=lambda: self.now_s - began_s)
 
     def land(self) -> None:
         """Let what was late take effect."""
