@@ -15,6 +15,7 @@ from pipelines.deploy import deployed_queries
 from pipelines.registry import PipelineDefinition
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog, Position
+from statestore.clock import Moment
 from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.kafka.admin import Admin
@@ -48,10 +49,11 @@ def plans_of(row: PipelineDefinition, settings: Settings, tell: Progress) -> lis
 
 def _plan(spec: TaskSpec, log: BatchesLog, reader: Reader, admin: Admin, snapshots: Snapshots | None) -> dict[str, Any]:
     checkpoint, problem = _local(spec)
+    asked = Moment()
     local_batch = None if checkpoint is None else checkpoint.batch
     position = log.position(spec.number)
     try:
-        found = gather(spec, reader, admin, position, checkpoint, problem)
+        found = gather(spec, reader, admin, position, checkpoint, problem, asked)
     except Unrecoverable as error:
         return _unrecoverable(spec, error, none_because(error), position, local_batch)
     if snapshots is None:

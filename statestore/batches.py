@@ -137,9 +137,9 @@ class Position:
     order: Order | None = None
     digest: str | None = None
 
-    def checkpoint(self, tasks: int) -> Checkpoint:
-        """What a store that stands here says of itself; `tasks` is how many the query has."""
-        return Checkpoint(self.batch, self.stores, plan=self.plan, tasks=tasks, digest=self.digest)
+    def checkpoint(self, tasks: int, at_ms: int) -> Checkpoint:
+        """What a store that stands here says of itself; `tasks` is how many the query has, `at_ms` its `written_at_ms`."""
+        return Checkpoint(self.batch, self.stores, at_ms, plan=self.plan, tasks=tasks, digest=self.digest)
 
 
 @dataclass(frozen=True)

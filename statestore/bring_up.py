@@ -90,21 +90,20 @@ class BringUp:
         self._listener = listener
         self.pin_life_s = 3_600.0
         self._database: TaskDatabase | None = None
-        self._began = 0.0
 
     def run(self, found: Found, database: TaskDatabase | None) -> BroughtUp:
         """Go the cheapest correct way. `database` is the open local store, if it can be opened.
 
-        Raises `Unrecoverable` when every way is refused; the local store is then as it was. Raises `Fenced` where a
-        newer owner shows before something of the task's in object storage would be deleted, and `TaskCorrupted` where
-        a tail meets damage of the local store.
+        Raises `Unrecoverable` when every way is refused, or where Kafka has lost what only a store or snapshot has; the local
+        store is then as it was. Raises `Fenced` where a newer owner shows before anything that is ahead would be deleted,
+        and `TaskCorrupted` where a tail meets damage of the local store.
         """
         brought = self._run(found, database)
         doubted(self._spec.folder).unlink(missing_ok=True)
         return brought
 
     def _run(self, found: Found, database: TaskDatabase | None) -> BroughtUp:
-        self._database, self._began = database, time.monotonic()
+        self._database = database
         if found.position is None:
             require_no_records(self._spec, self._reader, found.changelog_first)
         self._drop_ahead(found)
@@ -184,7 +183,9 @@ class BringUp:
         if stands is not None and stands.batch == found.position.batch:
             return BroughtUp(self._database, plan, 0)
         started = time.monotonic()
-        records = replay(plan, self._spec, self._reader, self._database, found.position, self._listener)
+        records = replay(
+            plan, self._spec, self._reader, self._database, found.position, self._listener, at_ms=found.now_ms
+        )
         self._require_in_time(found, _version_at_ms(plan, found), self._spec.folder)
         save_rates(self._spec.folder.parent, found.rates.with_replay(records, time.monotonic() - started))
         return BroughtUp(self._database, plan, records)
@@ -193,7 +194,9 @@ class BringUp:
         """Replay everything into a new folder and put it in the place of the local store."""
         assert found.position is not None
         started = time.monotonic()
-        records = rebuild(plan, self._spec, self._reader, self._rocks, found.position, self._listener)
+        records = rebuild(
+            plan, self._spec, self._reader, self._rocks, found.position, self._listener, at_ms=found.now_ms
+        )
         self._require_in_time(found, found.now_ms, unfinished(self._spec.folder))
         self._close()
         take_place(self._spec.folder, points="load")
@@ -203,7 +206,7 @@ class BringUp:
 
     def _require_in_time(self, found: Found, version_at_ms: int, folder: Path) -> None:
         """Raise `Unavailable` if a deletion since the version may have been dropped before it was read."""
-        age_s = (found.now_ms - version_at_ms) / 1000 + time.monotonic() - self._began
+        age_s = (found.now_ms - version_at_ms) / 1000 + found.asked.age_s()
         if age_s * 1000 >= found.delete_retention_ms:
             self._close()
             wipe(folder)

@@ -28,8 +28,13 @@ def rebuild(
     rocks: RocksConfig,
     position: Position,
     listener: RestoreListener,
+    *,
+    at_ms: int,
 ) -> int:
-    """All but the rename, which is `folders.take_place`; gives the number of records applied."""
+    """All but the rename, which is `folders.take_place`; gives the number of records applied.
+
+    `at_ms` is before the position was read.
+    """
     placement = Placement(spec.store)
     restoring = Restoring(spec.store.name, spec.store.changelog_topic, spec.number, plan.start, plan.end)
 
@@ -38,7 +43,7 @@ def rebuild(
 
     with beside(spec.folder, rocks) as database:
         applied = load(database, reader, restoring, placed, listener, piece_bytes=rocks.write_buffer_bytes)
-        space, entries = checkpoint_entries(position.checkpoint(spec.tasks))
+        space, entries = checkpoint_entries(position.checkpoint(spec.tasks, at_ms))
         database.write({space: entries}, sync=True)
     return applied
 

@@ -31,8 +31,10 @@ def replay(
     database: TaskDatabase,
     position: Position,
     listener: RestoreListener,
+    *,
+    at_ms: int,
 ) -> int:
-    """Bring the store to the plan's version; gives the number of records applied."""
+    """Bring the store to the plan's version; gives the number of records applied. `at_ms` is before the position was read."""
     placement = Placement(spec.store)
     reach("recover.before-replay")
     applied = 0
@@ -44,7 +46,7 @@ def replay(
             reach("recover.in-replay")
             on_batch(chunk[-1].offset + 1, len(chunk))
     reach("recover.after-replay")
-    space, entries = database.entries(position.checkpoint(spec.tasks))
+    space, entries = database.entries(position.checkpoint(spec.tasks, at_ms))
     database.database.write({space: entries})
     return applied
 

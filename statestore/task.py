@@ -26,6 +26,7 @@ import structlog
 
 from statestore.batches import POSITION, BatchesLog, Order, Position, encode
 from statestore.bring_up import BringUp, BroughtUp
+from statestore.clock import Moment, now_ms
 from statestore.committedhashes import CommittedHashes
 from statestore.config import KafkaConfig, RocksConfig, TaskSpec
 from statestore.deadletter import DeadLetter
@@ -151,11 +152,12 @@ class Task:
             self._release()
             with ExitStack() as undo:
                 undo.callback(self._release)
+                asked = Moment()
                 self._producer, self._position = own(
                     self._kafka, self.spec, self._batches, self.epoch, transactions=self._transactions
                 )
                 with self._spoiling():
-                    brought = self._recover(listener or RestoreListener())
+                    brought = self._recover(listener or RestoreListener(), asked)
                 self._database = brought.database
                 self._become_running()
                 undo.pop_all()
@@ -181,7 +183,7 @@ class Task:
             with suppress(OSError):
                 doubted(self.spec.folder).touch()
 
-    def _look(self, undo: ExitStack) -> tuple[Found, Repository | None, TaskDatabase | None]:
+    def _look(self, undo: ExitStack, asked: Moment) -> tuple[Found, Repository | None, TaskDatabase | None]:
         """The facts for a plan. The database is left open if it is usable, and closed by `undo`."""
         database: TaskDatabase | None = None
         settle(self.spec.folder)
@@ -195,7 +197,7 @@ class Task:
                     problem = "local store was not complete"
             except UNUSABLE as error:
                 problem = unusable(error)
-        found = gather(self.spec, self._reader, self._admin, self._position, checkpoint, problem)
+        found = gather(self.spec, self._reader, self._admin, self._position, checkpoint, problem, asked)
         if self._snapshots is None:
             return replace(found, snapshots_problem="snapshots are turned off"), None, database
         self.repository = self._snapshots.repository(self.spec, found.batches_topic_id)
@@ -215,12 +217,12 @@ class Task:
                 raise
             return FolderLock(self.spec.folder)
 
-    def _recover(self, listener: RestoreListener) -> BroughtUp:
+    def _recover(self, listener: RestoreListener, asked: Moment) -> BroughtUp:
         """The store at the committed version. After an error nothing is open or locked."""
         with ExitStack() as undo:
             self._folder_lock = self._lock_folder()
             undo.callback(self._folder_lock.close)
-            found, repository, database = self._look(undo)
+            found, repository, database = self._look(undo, asked)
             way = BringUp(
                 self.spec, self._reader, repository, self._open_database, self._rocks, listener, epoch=self.epoch
             )
@@ -481,6 +483,8 @@ class Task:
         if staged is None or not staged.closed or (staged.batch, staged.attempt) != (batch, attempt):
             raise Unavailable("attempt is not staged", task=self.spec.name, batch=batch, attempt=attempt)
         self.apply_s = 0.0
+        # However long this process sleeps from here on: nothing behind the batch is committed before.
+        at_ms = now_ms()
         try:
             position = self._transaction(staged, plan, ends)
         except TransactionAborted as error:
@@ -492,7 +496,7 @@ class Task:
             return self._settle(batch, error)
         reach("commit.committed")
         started = time.monotonic()
-        self._apply(position, staged)
+        self._apply(position, staged, at_ms)
         self.apply_s = time.monotonic() - started
         reach("apply.before-answer")
         return True
@@ -608,7 +612,7 @@ class Task:
             return True
         raise Unavailable("batch was not committed", task=self.spec.name, batch=batch, error=cause) from cause
 
-    def _apply(self, position: Position, staged: Staged) -> None:
+    def _apply(self, position: Position, staged: Staged, at_ms: int) -> None:
         """Step 5: the committed batch goes into the store's files, in one write. Failing here loses nothing."""
         assert self._database is not None
         before = max(self._stream_times)
@@ -622,7 +626,7 @@ class Task:
         self._swept = staged.swept or self._swept
         try:
             reach("apply.before-write")
-            self.store.commit(*self._database.entries(position.checkpoint(self.spec.tasks)))
+            self.store.commit(*self._database.entries(position.checkpoint(self.spec.tasks, at_ms)))
             if self._snapshots is not None:
                 # Else no snapshot would ever take them away.
                 self.steps.add(position)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -33,8 +32,10 @@ class ChangelogPosition:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A committed version. `batch` is -1 before the first batch; `written_at_ms` is wall time since the epoch.
+    """A committed version. `batch` is -1 before the first batch.
 
+    `written_at_ms` is wall time since the epoch, of a moment before anything behind the batch was committed: what was deleted
+    since then is younger.
     `plan` is the hash of the plan that the batch ran under and `tasks` how many the query had; empty and 0 where they
     were not written down, as in stores of before there were these fields. `digest` is the position's, None without one:
     it tells the batch from another of its number.
@@ -62,9 +63,8 @@ def _parse(raw: bytes, folder: Path) -> Checkpoint:
 
 
 def checkpoint_entries(checkpoint: Checkpoint) -> tuple[str, Changes]:
-    """Space and entries by which a write makes `checkpoint` the committed version, stamped with the time."""
-    stamped = asdict(checkpoint) | {"written_at_ms": time.time_ns() // 1_000_000}
-    return _FAMILY, [(_KEY, json.dumps(stamped, separators=(",", ":")).encode())]
+    """Space and entries by which a write makes `checkpoint` the committed version."""
+    return _FAMILY, [(_KEY, json.dumps(asdict(checkpoint), separators=(",", ":")).encode())]
 
 
 class TaskDatabase:

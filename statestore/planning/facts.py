@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from statestore.batches import OFFSETS_A_COMMIT, BatchesLog, Position
-from statestore.clock import now_ms
+from statestore.clock import Moment
 from statestore.config import TaskSpec
 from statestore.errors import FormatUnsupported, RollforwardError, TaskCorrupted, Unrecoverable
 from statestore.folders import doubted, unfinished
@@ -49,7 +49,7 @@ class Found:
     work that was never finished. `snapshots` are newest first; `snapshots_problem` says why there are none to offer.
     `ahead` has the key of every snapshot of a batch after the committed one, by batch. `positions` are the task's that the batches
     topic still has, oldest first: those since the local store's batch, if that is behind, and all where snapshots are
-    compared with them.
+    compared with them. `now_ms` is that of `asked`, before the position was read.
     """
 
     checkpoint: Checkpoint | None
@@ -67,6 +67,7 @@ class Found:
     ahead: Mapping[int, str] = field(default_factory=dict)
     positions: tuple[Position, ...] = ()
     rates: Rates = field(default_factory=Rates)
+    asked: Moment = field(default_factory=Moment)
 
     def without(self, key: str, reason: str) -> Found:
         """The same facts after one snapshot has turned out to be of no use."""
@@ -93,8 +94,12 @@ def gather(
     position: Position | None,
     checkpoint: Checkpoint | None,
     problem: str,
+    asked: Moment,
 ) -> Found:
-    """What Kafka and the disk say; snapshots are added by `with_snapshots`. Raises `Unrecoverable` without a changelog."""
+    """What Kafka and the disk say; snapshots are added by `with_snapshots`. Raises `Unrecoverable` without a changelog.
+
+    asked: made before the caller asked for the position.
+    """
     topic = spec.store.changelog_topic
     topics = admin.describe([topic, spec.batches_topic])
     if topic not in topics:
@@ -111,11 +116,12 @@ def gather(
         first,
         end,
         delete_retention_ms,
-        now_ms(),
+        asked.at_ms,
         batches_topic_id="" if batches is None else batches.topic_id,
         leftovers=(str(new),) if new.exists() else (),
         positions=_positions_since(spec, reader, checkpoint, position),
         rates=load_rates(spec.folder.parent),
+        asked=asked,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import structlog
 
 from statestore.batches import BatchesLog, DriverLog, Order
+from statestore.clock import Moment
 from statestore.config import TaskSpec
 from statestore.errors import InvalidInput, RollforwardError
 from statestore.kafka.admin import Admin
@@ -137,8 +138,9 @@ def _look_at(
     at_ms: int | None,
     any_timeline: bool,
 ) -> PastTask:
+    asked = Moment()
     recorded = batches.positions(spec.number)
-    found = gather(spec, reader, admin, recorded[-1].position if recorded else None, None, "")
+    found = gather(spec, reader, admin, recorded[-1].position if recorded else None, None, "", asked)
     repository = None if snapshots is None else snapshots.repository(spec, found.batches_topic_id)
     manifests: list[Manifest] = []
     if repository is not None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from statestore.batches import Position
+from statestore.clock import now_ms
 from statestore.errors import Unavailable, Unrecoverable
 from statestore.folders import unfinished
 from statestore.kafka.producer import TransactionalProducer
+from statestore.ownership import own
 from statestore.planning import facts
 from statestore.planning.facts import Found
 from statestore.planning.plan import Way
@@ -167,7 +168,7 @@ def test_a_replay_longer_than_deletions_are_kept_is_given_up(
     world: TaskWorld, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("statestore.rebuild.LOAD_RECORDS_MIN", 1 if way == "load" else 1_000)
-    monkeypatch.setattr("statestore.bring_up.time", SimpleNamespace(monotonic=count(0, 86_400).__next__))
+    monkeypatch.setattr("statestore.clock.Moment.age_s", lambda _: 86_400.0)
     written(world)
     if way == "tail":
         world.commit_elsewhere({b"b": b"2"})
@@ -275,4 +276,68 @@ def test_a_manifest_of_another_format_is_refused(world: TaskWorld) -> None:
 
 
 def test_a_position_makes_the_checkpoint_of_a_store_that_stands_there() -> None:
-    assert Checkpoint(3, {}, plan="p", tasks=4) == Position(3, 1, "p").checkpoint(4)
+    assert Checkpoint(3, {}, 77, plan="p", tasks=4) == Position(3, 1, "p").checkpoint(4, 77)
+
+
+# How old a version is.
+
+
+def test_a_checkpoint_has_the_time_that_it_was_given(tmp_path: Path) -> None:
+    database = TaskDatabase(tmp_path / "0", ["s"], ROCKS)
+    space, entries = database.entries(Checkpoint(3, {}, 77))
+    database.database.write({space: entries})
+    assert Checkpoint(3, {}, 77) == database.checkpoint()
+    database.close()
+
+
+def asleep(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    """The machine sleeps so long."""
+    time_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: time_ns() + seconds * 1_000_000_000)
+
+
+def test_a_version_that_is_written_late_is_as_old_as_its_commit(
+    world: TaskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was deleted meanwhile by a newer owner may be forgotten when it is rolled forward."""
+    world.open()
+
+    def reached(point: str) -> None:
+        if point == "apply.before-write":
+            asleep(monkeypatch, 2 * 86_400)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("statestore.task.reach", reached)
+        world.commit({b"a": b"1"})
+    monkeypatch.undo()
+    world.close()
+    assert checkpoint(world).written_at_ms <= now_ms()
+    # By then another has deleted what this store still has, and the changelog has forgotten that.
+    world.commit_elsewhere({b"a": None, b"b": b"2"})
+    asleep(monkeypatch, 2 * 86_400)
+    plan = world.open().plan
+    assert Way.FULL_REPLAY is plan.way
+    assert plan.reason.startswith("local store is older than the changelog keeps deletions")
+
+
+@pytest.mark.parametrize("way", ["tail", "replay", "load"])
+def test_a_version_that_was_caught_up_with_is_as_old_as_the_look_at_its_position(
+    world: TaskWorld, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("statestore.rebuild.LOAD_RECORDS_MIN", 1 if way == "load" else 1_000)
+    written(world)
+    if way == "tail":
+        world.commit_elsewhere({b"b": b"2"})
+    else:
+        rewrite(world, lambda said: said.update(format=2))
+
+    def owned(*about: Any, **kwargs: Any) -> Any:
+        found = own(*about, **kwargs)
+        asleep(monkeypatch, 3_600)
+        return found
+
+    monkeypatch.setattr("statestore.task.own", owned)
+    world.open()
+    monkeypatch.undo()
+    world.close()
+    assert checkpoint(world).written_at_ms <= now_ms()

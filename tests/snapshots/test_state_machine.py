@@ -28,6 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from infra.s3 import BUCKET
 from statestore.batches import DONE, POSITION, BatchesLog, Position, encode, encode_fields
 from statestore.bring_up import BringUp
+from statestore.clock import Moment
 from statestore.config import ObjectsConfig, RocksConfig, SnapshotConfig, StoreSpec, TaskSpec
 from statestore.errors import RollforwardError, Unrecoverable
 from statestore.layouts.timestamped import pack
@@ -36,7 +37,7 @@ from statestore.objects.base import ObjectMissing, ObjectStore
 from statestore.objects.local import LocalObjects
 from statestore.objects.s3 import S3Objects
 from statestore.planning.facts import gather, with_snapshots
-from statestore.planning.plan import Way, needs_snapshots
+from statestore.planning.plan import needs_snapshots
 from statestore.planning.rates import Rates
 from statestore.snapshots.collect import collect
 from statestore.snapshots.copy import Steps, describe
@@ -86,7 +87,6 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.repository = self.snapshots.repository(self.spec, "b")
         self.models: dict[int, Model] = {-1: {}}
         self.position: Position | None = None
-        self.version_at_ms = 0
         self.steps, self.hashes = Steps(), Hashes()
         self.database = self._open()
         self.is_compacted = False
@@ -122,9 +122,8 @@ class SnapshotMachine(RuleBasedStateMachine):
         """A batch commits and is applied."""
         position = self._commit(changes)
         written = {key: None if value is None else pack(value, self.now_ms) for key, value in changes.items()}
-        space, entries = self.database.entries(Checkpoint(position.batch, position.stores))
+        space, entries = self.database.entries(Checkpoint(position.batch, position.stores, self.now_ms))
         self.database.database.write({"s": written.items(), space: entries})
-        self.version_at_ms = self.now_ms
         self.steps.add(position)
 
     def _commit(self, changes: Changes) -> Position:
@@ -167,7 +166,7 @@ class SnapshotMachine(RuleBasedStateMachine):
             checkpoint = self.database.checkpoint()
             assert checkpoint is not None and self.position is not None
             about = describe(self.spec, "b", self.position, checkpoint, self.steps.since_last())
-            about = replace(about, version_at_ms=self.version_at_ms, taken_at_ms=self.now_ms)
+            about = replace(about, taken_at_ms=self.now_ms)
             take_snapshot(self.repository, about, copy, hashes, CONFIG)
             self.steps.forget(about.batch)
         finally:
@@ -242,10 +241,8 @@ class SnapshotMachine(RuleBasedStateMachine):
         """As an opened task does."""
         database = self._open() if (self.folder / "0").exists() else None
         checkpoint = None if database is None else database.checkpoint()
-        if checkpoint is not None:
-            checkpoint = replace(checkpoint, written_at_ms=self.version_at_ms)
         position = BatchesLog(self.logs, "batches", tasks=1).position(0)  # type: ignore[arg-type]
-        found = gather(self.spec, self.logs, self.logs, position, checkpoint, "")  # type: ignore[arg-type]
+        found = gather(self.spec, self.logs, self.logs, position, checkpoint, "", Moment())  # type: ignore[arg-type]
         rates = Rates(replay_records_per_s=1.0) if prefers_snapshots else Rates()
         found = replace(found, now_ms=self.now_ms, rates=rates)
         if needs_snapshots(self.spec, found):
@@ -254,8 +251,6 @@ class SnapshotMachine(RuleBasedStateMachine):
         way.pin_life_s = LIFE_S
         brought = way.run(found, database)
         self.database = brought.database
-        if brought.plan.way not in (Way.NOTHING, Way.ROLL_BACK):
-            self.version_at_ms = self.now_ms if brought.records else self.version_at_ms
         stands = self.database.checkpoint()
         assert self.batch == (-1 if stands is None else stands.batch)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from statestore.batches import Position
+from statestore.clock import Moment
 from statestore.config import StoreSpec, TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.planning.facts import Found, SnapshotFound, gather
@@ -276,7 +277,7 @@ def test_a_changelog_whose_beginning_was_deleted_is_not_replayed_whatever_its_po
     logs.transaction({("c", 1): [(b"k", b"v")] * 60})
     monkeypatch.setattr(logs, "begin_and_end", lambda *_: (5, 61))
     monkeypatch.setattr(logs, "configs", lambda _: {"cleanup.policy": "compact,delete"})
-    found = gather(SPEC, logs, logs, position(5, 50), None, "")  # type: ignore[arg-type]
+    found = gather(SPEC, logs, logs, position(5, 50), None, "", Moment())  # type: ignore[arg-type]
     with pytest.raises(Unrecoverable, match="changelog's records before offset 5 were deleted"):
         plan_recovery(SPEC, found)
 
