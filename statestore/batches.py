@@ -240,7 +240,8 @@ class BatchesLog:
         return Standing(_epoch(driver), self._done_in(driver), self._position_in(newest[task]))
 
     def _done_in(self, newest: Mapping[bytes, Record]) -> int:
-        return _fields(newest[DONE], self.topic)["batch"] if DONE in newest else -1
+        done: int = _fields(newest[DONE], self.topic)["batch"] if DONE in newest else -1
+        return done
 
     def _position_in(self, newest: Mapping[bytes, Record]) -> Position | None:
         record = newest.get(POSITION)
