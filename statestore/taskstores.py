@@ -25,7 +25,7 @@ from statestore.folders import settle, unfinished
 from statestore.metrics import Metrics
 from statestore.position import Position
 from statestore.rocks.database import Database
-from statestore.spaces.base import Base, Changes
+from statestore.spaces.base import CHECKPOINT, OWN_SPACES, Base, Changes
 from statestore.spaces.memory import MemoryBase
 from statestore.store import StateStore, TransactionalMechanism
 from statestore.transactions.auto import AutoTransaction
@@ -35,7 +35,6 @@ from statestore.transactions.indexed_batch import IndexedBatchTransaction
 from statestore.transactions.secondary_store import COPY_BYTES_MAX, SecondaryStoreTransaction
 
 FORMAT = 1
-_SPACE = "checkpoint"
 _RESTORING = "restoring"
 
 
@@ -85,7 +84,7 @@ class TaskStores(StoreContext):
         """The RocksDB of the persistent stores, opened when it is first asked for."""
         if self._database is None:
             settle(self.committed)
-            self._database = Database(self.committed, [_SPACE], self._rocks)
+            self._database = Database(self.committed, [CHECKPOINT], self._rocks)
             # Only now is the folder certainly nobody else's.
             shutil.rmtree(unfinished(self.committed), ignore_errors=True)
         return self._database
@@ -101,8 +100,8 @@ class TaskStores(StoreContext):
         known = self._stores.get(store.name)
         if known is not None and known.is_open():
             raise ValueError(f"task has a store of this name already: {store.name}")
-        if store.name == _SPACE:
-            raise ValueError(f"a store must not be named {_SPACE}: what stores stand at is kept there")
+        if store.name in OWN_SPACES:
+            raise ValueError(f"a store must not be named {store.name}: a space beside those of stores is called so")
         self._stores[store.name] = store
         if not store.persistent():
             self._forget(self._memory, store.name)
@@ -128,7 +127,7 @@ class TaskStores(StoreContext):
         return AutoTransaction(secondary, uncommitted_bytes_max=self._uncommitted_bytes_max)
 
     def version(self, store: str, *, persistent: bool) -> StoreVersion | None:
-        raw = self._base(persistent=persistent).get(_SPACE, store.encode())
+        raw = self._base(persistent=persistent).get(CHECKPOINT, store.encode())
         return None if raw is None else _parse(raw, store)
 
     def version_entries(self, store: str, version: StoreVersion) -> tuple[str, Changes]:
@@ -142,7 +141,7 @@ class TaskStores(StoreContext):
             "written_at_ms": version.written_at_ms,
             "running": version.running,
         }
-        return _SPACE, [(store.encode(), json.dumps(fields, separators=(",", ":")).encode())]
+        return CHECKPOINT, [(store.encode(), json.dumps(fields, separators=(",", ":")).encode())]
 
     def log(self, record: ChangelogRecord) -> None:
         self._sink(record)
@@ -182,7 +181,7 @@ class TaskStores(StoreContext):
 
     def _forget(self, base: Base, store: str) -> None:
         # First what vouches for the data: what has neither is taken for new, what has data alone is emptied.
-        base.write({_SPACE: [(store.encode(), None)]}, sync=True)
+        base.write({CHECKPOINT: [(store.encode(), None)]}, sync=True)
         for space in base.spaces():
             if owns(store, space):
                 base.drop(space)

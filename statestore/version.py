@@ -13,12 +13,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from statestore.config import RocksConfig
-from statestore.errors import FormatUnsupported, TaskCorrupted
+from statestore.errors import FormatUnsupported, InvalidConfig, TaskCorrupted
 from statestore.rocks.database import Database
-from statestore.spaces.base import Changes
+from statestore.spaces.base import CHECKPOINT, OWN_SPACES, Changes
 
 FORMAT = 1
-_FAMILY = "checkpoint"
 _KEY = b"checkpoint"
 
 
@@ -64,19 +63,22 @@ def _parse(raw: bytes, folder: Path) -> Checkpoint:
 
 def checkpoint_entries(checkpoint: Checkpoint) -> tuple[str, Changes]:
     """Space and entries by which a write makes `checkpoint` the committed version."""
-    return _FAMILY, [(_KEY, json.dumps(asdict(checkpoint), separators=(",", ":")).encode())]
+    return CHECKPOINT, [(_KEY, json.dumps(asdict(checkpoint), separators=(",", ":")).encode())]
 
 
 class TaskDatabase:
-    """The RocksDB of one task."""
+    """The RocksDB of one task. Raises `InvalidConfig` for a store of a name under which its data would be lost."""
 
     def __init__(self, folder: Path, stores: list[str], config: RocksConfig, *, read_only: bool = False) -> None:
+        for taken in OWN_SPACES.intersection(stores):
+            hint = "deploy its query under another name"
+            raise InvalidConfig("store has the name of a family that is kept beside stores", store=taken, hint=hint)
         self.folder = folder
-        self.database = Database(folder, [*stores, _FAMILY], config, read_only=read_only)
+        self.database = Database(folder, [*stores, CHECKPOINT], config, read_only=read_only)
 
     def checkpoint(self) -> Checkpoint | None:
         """The version the stores stand at; None for a new folder. Raises `FormatUnsupported`, `TaskCorrupted`."""
-        raw = self.database.get(_FAMILY, _KEY)
+        raw = self.database.get(CHECKPOINT, _KEY)
         return None if raw is None else _parse(raw, self.folder)
 
     def entries(self, checkpoint: Checkpoint) -> tuple[str, Changes]:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 from pipelines.sql.error import Refusal
+from statestore.spaces.base import OWN_SPACES
 
 HASH_LENGTH = 8
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -120,9 +121,12 @@ def written_name(text: str) -> str:
 
 
 def plan_word(text: str) -> str:
-    """A word of `PLAN_NAME` for a stream's or table's name: other characters give way to `_` and a hash of them all."""
+    """A word of `PLAN_NAME` for a stream's or table's name: other characters give way to `_` and a hash of them all.
+
+    So does a word that no store may be called.
+    """
     word = text.lower()
-    if PLAN_NAME.fullmatch(word):
+    if PLAN_NAME.fullmatch(word) and word not in OWN_SPACES:
         return word
     known = hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
     return f"{re.sub('[^a-z0-9_]', '_', word)}_{known}"

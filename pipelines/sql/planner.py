@@ -33,6 +33,7 @@ from pipelines.sql.properties import (
 from pipelines.sql.table import Computation, plan_table
 from pipelines.sql.tree import FINAL, STREAM, TABLE, CreateAs, InsertSelect, Item, Select
 from pipelines.sql.types import SqlType, common, parse_type
+from statestore.spaces.base import OWN_SPACES
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,8 @@ def _given_name(name: str, at: int) -> str:
     """The name that QUERY_ID gives."""
     if not PLAN_NAME.fullmatch(name.lower()):
         raise Refusal(at, f"a query's name is of letters, digits and _, not {name[:50]}")
+    if name.lower() in OWN_SPACES:
+        raise Refusal(at, f"a query must not be called {name}: its store would lie where others are kept")
     return name.lower()
 
 

@@ -36,7 +36,7 @@ from statestore.rocks.options import rocks_options
 from statestore.rocks.scan import CHUNK, Scan, cut
 from statestore.rocks.view import Pinned, Present, View
 from statestore.sortedrows import last_in_order
-from statestore.spaces.base import Base, ChangeColumns, Changes
+from statestore.spaces.base import DEFAULT, Base, ChangeColumns, Changes
 from statestore.store import Entry
 
 _SPACES = b"spaces"
@@ -80,7 +80,7 @@ class Database(Base):
             if (folder / "CURRENT").exists():
                 if self._lists_spaces:
                     self._require_whole()
-                found = set(rd.Rdict.list_cf(str(folder), self._options())) - {"default"}
+                found = set(rd.Rdict.list_cf(str(folder), self._options())) - {DEFAULT}
             known = found | set(families)
             self._db = rd.Rdict(
                 str(folder),

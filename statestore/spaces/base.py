@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from statestore.ranges import Range
 from statestore.store import Entry
 
+# What stores stand at, and of RocksDB's folders which spaces there are. No store is called so: its data would lie there.
+CHECKPOINT, DEFAULT = "checkpoint", "default"
+OWN_SPACES = frozenset({CHECKPOINT, DEFAULT})
+
 Change = tuple[bytes, bytes | None]
 Changes = Iterable[Change]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 import pipelines
 from pipelines.plan import Aggregate, Column, GroupKey, Output, Query, Source, plan_hash, query_from_json, query_to_json
-from pipelines.sql import Pipeline, parse_pipeline
+from pipelines.sql import Pipeline, SqlError, parse_pipeline
+from pipelines.sql.names import HASH_LENGTH
+from statestore.spaces.base import OWN_SPACES
 
 FLIGHTS = Path(pipelines.__file__).parent / "examples" / "flights.sql"
 STRINGS = ("carrier", "tailnum", "origin", "dest", "time_hour")
@@ -156,6 +159,20 @@ class TestNames:
         plain = one("a, SUM(b)")
         assert replace(plain, sql="") == replace(one("s.a, SUM(s.b)", "FROM s GROUP BY s.a EMIT CHANGES;"), sql="")
         assert replace(plain, sql="") == replace(one("x.a, SUM(b)", "FROM s AS x GROUP BY x.a EMIT CHANGES;"), sql="")
+
+    @pytest.mark.parametrize("name", ["checkpoint", "`Checkpoint`", "default", "`DEFAULT`"])
+    def test_a_table_may_be_called_as_no_store_may(self, name: str) -> None:
+        text = f"{STREAM} CREATE TABLE {name} AS SELECT a, COUNT(*) FROM s GROUP BY a EMIT CHANGES;"
+        (query,) = parse_pipeline(text, pipeline="p").queries
+        word = name.strip("`").lower()
+        assert re.fullmatch(rf"{word}_[0-9a-f]{{{HASH_LENGTH}}}", query.store)
+        assert f"p-{query.store}" == query.output_topic
+
+    @pytest.mark.parametrize("name", sorted(OWN_SPACES))
+    def test_an_insert_may_not_be_called_so(self, name: str) -> None:
+        text = f"{STREAM} CREATE STREAM o AS SELECT k, a FROM s; INSERT INTO o WITH (query_id='{name}') SELECT k, a FROM s;"
+        with pytest.raises(SqlError, match=f"must not be called {name}"):
+            parse_pipeline(text, pipeline="p")
 
 
 class TestGrouping:

@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from statestore.config import RocksConfig
 from statestore.context import ChangelogRecord, StoreVersion
-from statestore.errors import FormatUnsupported, InvalidStateStore, TaskCorrupted
+from statestore.errors import FormatUnsupported, InvalidConfig, InvalidStateStore, TaskCorrupted
 from statestore.kinds.key_value import KeyValue
 from statestore.position import Position
+from statestore.spaces.base import OWN_SPACES
 from statestore.spaces.memory import MemoryBase
 from statestore.store import Isolation, TransactionalMechanism
 from statestore.taskstores import TaskStores
 from statestore.transactions.indexed_batch import IndexedBatchTransaction
+from statestore.version import TaskDatabase
 from tests.statestore.conftest import TRANSACTIONAL, Setup, TaskUnderTest
 from tests.support.present import present
 
@@ -408,10 +411,16 @@ class TestCheckpoints:
         stores.close()
 
     @pytest.mark.case("CP-09")
-    @pytest.mark.parametrize("name", [".checkpoint", "checkpoint", "", "a/b"])
+    @pytest.mark.parametrize("name", [".checkpoint", "checkpoint", "default", "", "a/b"])
     def test_a_reserved_name_is_refused(self, stores: TaskStores, name: str) -> None:
         with pytest.raises(ValueError):
             KeyValue(name).init(stores)
+
+    @pytest.mark.parametrize("name", sorted(OWN_SPACES))
+    def test_a_pipelines_task_refuses_it_before_a_commit_could_lose_its_state(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(InvalidConfig, match=f"store=`{name}`"):
+            TaskDatabase(tmp_path / "task", [name], RocksConfig())
+        assert not (tmp_path / "task").exists()
 
     @pytest.mark.case("CP-09")
     def test_a_name_is_taken_once(self, stores: TaskStores) -> None:
