@@ -39,6 +39,11 @@ class Position:
                 result = result.advanced(topic, partition, offset)
         return result
 
+    def of(self, partition: int) -> Position:
+        """What it says of this partition of each topic: that of a store takes in no other."""
+        found = {topic: offsets[partition] for topic, offsets in self.offsets.items() if partition in offsets}
+        return Position({topic: {partition: offset} for topic, offset in found.items()})
+
     def reaches(self, bound: Position) -> bool:
         """Whether this position is at least as far as `bound` everywhere that `bound` names."""
         return all(

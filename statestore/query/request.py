@@ -35,7 +35,7 @@ class StateQueryRequest(Generic[R]):
         return InStore(name)
 
     def with_position_bound(self, bound: Position) -> Self:
-        """Answer only when the store is at least as far as `bound`."""
+        """Answer only when the store is at least as far as `bound`; of it, each partition has to reach its own offsets."""
         return replace(self, position_bound=bound)
 
     def with_partitions(self, partitions: Iterable[int]) -> Self:

@@ -172,20 +172,22 @@ class QueryableStores:
         if restored_in is None:
             return _failed(FailureReason.NOT_ACTIVE, "the partition is being restored")
         try:
-            result = self._answer(request, store)
+            result = self._answer(request, store, partition)
         except Exception as error:
             return _failed(FailureReason.STORE_EXCEPTION, str(error))
         if _restored_in(store) is not restored_in:
             return _failed(FailureReason.NOT_ACTIVE, "the partition was opened again meanwhile")
         return result
 
-    def _answer(self, request: StateQueryRequest[R], store: Any) -> QueryResult[R]:
+    def _answer(self, request: StateQueryRequest[R], store: Any, partition: int) -> QueryResult[R]:
         began = time.perf_counter_ns()
         isolation = self._isolation(store, request.isolation)
         # Before the answer: what is read is at least as new as the position says.
         position = store.position(isolation)
-        if not position.reaches(request.position_bound):
-            behind = f"{position.to_json()} is behind {request.position_bound.to_json()}"
+        # A bound that is the position of an answer has those of all partitions, of which the store takes in its own.
+        bound = request.position_bound.of(partition)
+        if not position.reaches(bound):
+            behind = f"{position.to_json()} is behind {bound.to_json()}"
             return QueryResult(None, FailureReason.NOT_UP_TO_BOUND, behind, position)
         answer = request.query.ask(store, isolation)
         info: tuple[str, ...] = ()

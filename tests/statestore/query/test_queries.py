@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,6 +181,27 @@ class TestFailures:
         assert (FailureReason.NOT_UP_TO_BOUND, Position({"t": {0: 5}})) == (behind.failure_reason, behind.position)
         uncommitted = request.with_position_bound(Position({"t": {0: 5}})).enable_read_committed()
         assert FailureReason.NOT_UP_TO_BOUND == stores.query(uncommitted).partition_results[0].failure_reason
+
+    def test_the_position_of_an_answer_is_the_next_bound_of_every_partition(self, tmp_path: Path, setup: Setup) -> None:
+        stores = QueryableStores(partitions=2)
+        tasks = [TaskUnderTest(setup, tmp_path / str(partition)) for partition in (0, 1)]
+        for partition, task in enumerate(tasks):
+            store = task.open(KeyValue("s", **setup.options))
+            task.at(5, topic="t", partition=partition)
+            store.put(b"k", b"v")
+            stores.add(store, partition)
+        request = StateQueryRequest.in_store("s").with_query(KeyQuery[bytes, bytes](b"k"))
+
+        def failures(bound: Position) -> list[FailureReason | None]:
+            found = stores.query(request.with_position_bound(bound)).partition_results
+            return [found[partition].failure_reason for partition in (0, 1)]
+
+        position = stores.query(request).position
+        assert Position({"t": {0: 5, 1: 5}}) == position
+        assert [None, None] == failures(position)
+        assert [None, FailureReason.NOT_UP_TO_BOUND] == failures(position.advanced("t", 1, 6))
+        for task in tasks:
+            task.stores.close()
 
     def test_a_closed_store_is_not_present_and_a_failing_one_says_how(
         self, numbers: TypedKeyValueStore[int, str], monkeypatch: pytest.MonkeyPatch
