@@ -86,8 +86,8 @@ class CommittedStores(TaskStores):
             raise InvalidConfig("store is in the memory of its own process", store=store)
         return _Reading(store, self.database)
 
-    def version(self, store: str, *, persistent: bool) -> StoreVersion | None:
-        found = super().version(store, persistent=persistent)
+    def version(self, store: str, *, persistent: bool, seen_by: Transaction | None = None) -> StoreVersion | None:
+        found = super().version(store, persistent=persistent, seen_by=seen_by)
         if found is None:
             raise InvalidInput("folder has no such store", store=store, folder=self.folder)
         return found

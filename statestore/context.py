@@ -106,8 +106,11 @@ class StoreContext(ABC):
         """The store's transaction; None as mechanism is a store whose writes go straight in."""
 
     @abstractmethod
-    def version(self, store: str, *, persistent: bool) -> StoreVersion | None:
-        """What the last commit said; None if there was none. Raises `FormatUnsupported` for another format."""
+    def version(self, store: str, *, persistent: bool, seen_by: Transaction | None = None) -> StoreVersion | None:
+        """What the last commit said; None if there was none. Raises `FormatUnsupported` for another format.
+
+        seen_by: that of the version which committed reads of this transaction see, while a commit is on its way, too.
+        """
 
     @abstractmethod
     def version_entries(self, store: str, version: StoreVersion) -> tuple[str, Changes]:

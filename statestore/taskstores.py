@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 from statestore.config import RocksConfig
@@ -27,7 +28,7 @@ from statestore.position import Position
 from statestore.rocks.database import Database
 from statestore.spaces.base import CHECKPOINT, OWN_SPACES, Base, Changes
 from statestore.spaces.memory import MemoryBase
-from statestore.store import StateStore, TransactionalMechanism
+from statestore.store import Isolation, StateStore, TransactionalMechanism
 from statestore.transactions.auto import AutoTransaction
 from statestore.transactions.base import Transaction, owns
 from statestore.transactions.direct import DirectTransaction
@@ -126,8 +127,12 @@ class TaskStores(StoreContext):
             return secondary
         return AutoTransaction(secondary, uncommitted_bytes_max=self._uncommitted_bytes_max)
 
-    def version(self, store: str, *, persistent: bool) -> StoreVersion | None:
-        raw = self._base(persistent=persistent).get(CHECKPOINT, store.encode())
+    def version(self, store: str, *, persistent: bool, seen_by: Transaction | None = None) -> StoreVersion | None:
+        key = store.encode()
+        if seen_by is None:
+            raw = self._base(persistent=persistent).get(CHECKPOINT, key)
+        else:
+            raw = seen_by.get(CHECKPOINT, key, Isolation.READ_COMMITTED)
         return None if raw is None else _parse(raw, store)
 
     def version_entries(self, store: str, version: StoreVersion) -> tuple[str, Changes]:
@@ -216,6 +221,8 @@ def restoring_file(folder: Path) -> Path:
     return folder / _RESTORING
 
 
+# Between two commits every committed read asks for the same.
+@lru_cache(maxsize=256)
 def _parse(raw: bytes, store: str) -> StoreVersion:
     try:
         fields = json.loads(raw)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
@@ -22,6 +22,7 @@ from statestore.transactions.direct import DirectTransaction
 
 K = TypeVar("K")
 V = TypeVar("V")
+Found = TypeVar("Found")
 UNCOMMITTED_BYTES = "uncommitted-bytes"
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -313,6 +314,30 @@ class Kind(StateStore):
     def stream_time_ms(self) -> int:
         """The highest time the store has seen, uncommitted writes included; -1 before the first."""
         return self._stream_time_ms
+
+    def _stream_time(self, isolation: Isolation) -> int:
+        """The stream time of what reads see at that isolation."""
+        committed = isolation is Isolation.READ_COMMITTED and self.transactional()
+        return self._version_seen().stream_time_ms if committed else self._stream_time_ms
+
+    def _version_seen(self) -> StoreVersion:
+        """That of committed reads. `_committed` follows it, a moment after the one step of a commit."""
+        found = self.context.version(self._name, persistent=self._persistent, seen_by=self.transaction)
+        return found or StoreVersion()
+
+    def _of_one_version(self, isolation: Isolation, read: Callable[[int], Found]) -> Found:
+        """What `read` finds in several steps, given the stream time at that isolation.
+
+        Committed, it is of one version: if a commit came between two steps, which writes the store's version in its one
+        step, all are taken again.
+        """
+        if isolation is Isolation.READ_UNCOMMITTED or not self.transactional():
+            return read(self._stream_time(isolation))
+        while True:
+            known, version = self._committed, self._version_seen()
+            found = read(version.stream_time_ms)
+            if known is self._committed and version == self._version_seen():
+                return found
 
     def approximate_num_uncommitted_bytes(self) -> int:
         """Keys and values written since the last commit, overwrites counted again; 0 if not transactional."""

@@ -165,7 +165,7 @@ class _Around(StoreContext):
     def transaction(self, store: str, mechanism: TransactionalMechanism | None, *, persistent: bool) -> Transaction:
         self._refuse()
 
-    def version(self, store: str, *, persistent: bool) -> StoreVersion | None:
+    def version(self, store: str, *, persistent: bool, seen_by: Transaction | None = None) -> StoreVersion | None:
         self._refuse()
 
     def version_entries(self, store: str, version: StoreVersion) -> tuple[str, Changes]:

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.columns import Columns, Entries, integers
-from statestore.context import ChangelogRecord, StoreVersion
+from statestore.context import ChangelogRecord
 from statestore.iterator import in_pieces
 from statestore.kinds.base import Kind
 from statestore.layouts.segments import Segments, default_interval_ms
@@ -230,22 +230,18 @@ class Segmented(Kind):
 
     # Reading.
 
-    def _readable(self, from_ms: int, to_ms: int, isolation: Isolation) -> tuple[int, range]:
+    def _readable(self, from_ms: int, to_ms: int, stream_time_ms: int) -> tuple[int, range]:
         """The first time that is read of those between two, and the segments that may have entries of them."""
-        stream_time_ms, interval_ms = self._stream_time(isolation), self._segments.interval_ms
+        interval_ms = self._segments.interval_ms
         first = max(from_ms, self._segments.readable_from(stream_time_ms))
         last = min(to_ms, stream_time_ms)
         return first, range(first // interval_ms, last // interval_ms + 1) if first <= last else range(0)
 
-    def _stream_time(self, isolation: Isolation) -> int:
-        committed = isolation is Isolation.READ_COMMITTED and self.transactional()
-        return self._committed.stream_time_ms if committed else self._stream_time_ms
-
     def _get(self, stored_key: bytes, time_ms: int, isolation: Isolation) -> bytes | None:
         """The value of one entry, if it is not expired."""
-        if time_ms < self._segments.readable_from(self._stream_time(isolation)):
-            return None
-        return self.transaction.get(self._space(time_ms), stored_key, isolation)
+        value = self.transaction.get(self._space(time_ms), stored_key, isolation)
+        # Stream time comes after the value: by an older one, what a commit changes and lets expire would show.
+        return None if time_ms < self._segments.readable_from(self._stream_time(isolation)) else value
 
     def _scan(
         self,
@@ -261,9 +257,13 @@ class Segmented(Kind):
 
         What expired before the call is left out; what expires later is not, as far as it is still there.
         """
-        from_ms, numbers = self._readable(from_ms, to_ms, isolation)
-        pieces = self._pieces(bounds, numbers, one_key=one_key, reverse=reverse, isolation=isolation)
-        return (self._placed(piece, from_ms, to_ms) for piece in pieces)
+
+        def read(stream_time_ms: int) -> Iterator[list[Placed]]:
+            first, numbers = self._readable(from_ms, to_ms, stream_time_ms)
+            pieces = self._pieces(bounds, numbers, one_key=one_key, reverse=reverse, isolation=isolation)
+            return (self._placed(piece, first, to_ms) for piece in pieces)
+
+        return self._of_one_version(isolation, read)
 
     def _pieces(
         self,
@@ -289,7 +289,7 @@ class Segmented(Kind):
 
         ordered = numbers[::-1] if reverse else numbers
         if isolation is Isolation.READ_COMMITTED:
-            return chain.from_iterable(self._opened_of_one_version(ordered, open_segment))
+            return chain.from_iterable([open_segment(number) for number in ordered])
         if self._persistent:
             return chain.from_iterable(map(open_segment, ordered))
         scan = SegmentScan(ordered, open_segment)
@@ -304,17 +304,6 @@ class Segmented(Kind):
             if from_ms <= time_ms <= to_ms:
                 placed.append((key, time_ms, stored_key, value))
         return placed
-
-    def _opened_of_one_version(self, numbers: Sequence[int], open_segment: OpenSegment) -> list[Pieces]:
-        """Open all segments, and again if a commit came between: it writes the store's version in its one step."""
-        while True:
-            known, stored = self._committed, self._stored_version()
-            opened = [open_segment(number) for number in numbers]
-            if len(numbers) < 2 or (known is self._committed and stored == self._stored_version()):
-                return opened
-
-    def _stored_version(self) -> StoreVersion | None:
-        return self.context.version(self.name, persistent=self._persistent)
 
     def _by_time(self, entries: Iterator[Entry], *, reverse: bool) -> Iterator[Entry]:
         return iter(sorted(entries, key=lambda entry: (*self._place(entry[0]), entry[0]), reverse=reverse))

@@ -9,7 +9,7 @@ write, and once the plain space is empty the next opening drops it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from threading import RLock
 
 from statestore.columns import Columns, Entries, column
@@ -51,7 +51,8 @@ class TimestampedKeyValue(KeyValue):
             found = super().get(key, isolation)
             plain = self.transaction.get(self._name, key, isolation) if found is None else None
             if plain is None:
-                return found
+                # A commit between the two may have moved it.
+                return super().get(key, isolation) if found is None else found
             if isolation is Isolation.READ_UNCOMMITTED:
                 self._write(key, pack(plain, UNKNOWN))
             return pack(plain, UNKNOWN)
@@ -76,20 +77,25 @@ class TimestampedKeyValue(KeyValue):
     def _entries(
         self, lower: bytes | None, upper: bytes | None, *, upper_inclusive: bool, reverse: bool, isolation: Isolation
     ) -> Iterator[tuple[bytes, bytes]]:
-        timestamped = super()._entries(
-            lower, upper, upper_inclusive=upper_inclusive, reverse=reverse, isolation=isolation
+        timestamped = partial(
+            super()._entries, lower, upper, upper_inclusive=upper_inclusive, reverse=reverse, isolation=isolation
         )
         if not self._upgrading:
-            return timestamped
-        plain = self.transaction.scan(
-            self._name,
-            lower=lower,
-            upper=upper,
-            upper_inclusive=upper_inclusive,
-            reverse=reverse,
-            isolation=isolation,
-        )
-        return merge(((key, pack(value, UNKNOWN)) for key, value in plain), timestamped, reverse=reverse)
+            return timestamped()
+
+        def read(_stream_time_ms: int) -> Iterator[tuple[bytes, bytes]]:
+            # The plain space first: what is moved in between is then seen twice, which the merge folds.
+            plain = self.transaction.scan(
+                self._name,
+                lower=lower,
+                upper=upper,
+                upper_inclusive=upper_inclusive,
+                reverse=reverse,
+                isolation=isolation,
+            )
+            return merge(((key, pack(value, UNKNOWN)) for key, value in plain), timestamped(), reverse=reverse)
+
+        return self._of_one_version(isolation, read)
 
     def approximate_num_entries(self) -> int:
         plain = self.transaction.base.estimate(self._name) if self._upgrading else 0

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 import structlog
 
 from statestore import changelog_topic
-from statestore.context import ChangelogRecord, StoreVersion
+from statestore.context import ChangelogRecord
 from statestore.kinds.base import Kind, require_key
 from statestore.layouts.segments import Segments
 from statestore.layouts.timelines import Cells, Timelines, VersionedRecord
@@ -121,12 +121,19 @@ class Versioned(Kind):
         """
         require_key(key)
         view = _View(self.transaction, isolation)
-        latest = self._timelines.latest(view, key)
-        if as_of_ms is None or (latest is not None and latest.valid_from_ms <= as_of_ms):
-            return latest
-        if as_of_ms < self._history_start(isolation):
-            return None
-        return self._timelines.superseded_at(view, self._segment_numbers(isolation), key, as_of_ms)
+        if as_of_ms is None:
+            return self._timelines.latest(view, key)
+
+        def read(stream_time_ms: int) -> VersionedRecord[bytes] | None:
+            latest = self._timelines.latest(view, key)
+            if latest is not None and latest.valid_from_ms <= as_of_ms:
+                return latest
+            if as_of_ms < stream_time_ms - self.history_retention_ms:
+                return None
+            return self._timelines.superseded_at(view, self._segment_numbers(isolation), key, as_of_ms)
+
+        # A commit between two reads may move the version from one to the other.
+        return self._of_one_version(isolation, read)
 
     def versions(
         self,
@@ -143,35 +150,22 @@ class Versioned(Kind):
         require_key(key)
         found = [
             record
-            for record in self._history_of_one_version(key, to_ms, isolation)
+            for record in self._of_one_version(isolation, lambda now: list(self._history(key, to_ms, now, isolation)))
             if (to_ms is None or record.valid_from_ms <= to_ms)
             and (from_ms is None or record.valid_to_ms is None or record.valid_to_ms > from_ms)
         ]
         return iter(found[::-1] if order is ResultOrder.ASCENDING else found)
 
-    def _history_of_one_version(
-        self, key: bytes, to_ms: int | None, isolation: Isolation
-    ) -> list[VersionedRecord[bytes]]:
-        # A commit between two reads may move a version from one to the other: then all are read again.
-        while True:
-            known, stored = self._committed, self._stored_version()
-            history = list(self._history(key, to_ms, isolation))
-            if isolation is Isolation.READ_UNCOMMITTED or (
-                known is self._committed and stored == self._stored_version()
-            ):
-                return history
-
-    def _stored_version(self) -> StoreVersion | None:
-        return self.context.version(self._name, persistent=self._persistent)
-
-    def _history(self, key: bytes, to_ms: int | None, isolation: Isolation) -> Iterator[VersionedRecord[bytes]]:
+    def _history(
+        self, key: bytes, to_ms: int | None, stream_time_ms: int, isolation: Isolation
+    ) -> Iterator[VersionedRecord[bytes]]:
         view = _View(self.transaction, isolation)
         newer_ms = None
         latest = self._timelines.latest(view, key)
         if latest is not None:
             newer_ms = latest.valid_from_ms
             yield latest
-        if to_ms is not None and to_ms < self._history_start(isolation):
+        if to_ms is not None and to_ms < stream_time_ms - self.history_retention_ms:
             return
         for record in self._timelines.superseded(view, self._segment_numbers(isolation), key):
             # A put between two reads, seen without isolation, may have moved a version that was given already.
@@ -183,11 +177,6 @@ class Versioned(Kind):
         if isolation is Isolation.READ_UNCOMMITTED:
             return self._timelines.known
         return tuple(self._segments.numbers(self.transaction.spaces(isolation)))
-
-    def _history_start(self, isolation: Isolation) -> int:
-        committed = isolation is Isolation.READ_COMMITTED and self.transactional()
-        stream_time = self._committed.stream_time_ms if committed else self._stream_time_ms
-        return stream_time - self.history_retention_ms
 
     # The changelog.
 

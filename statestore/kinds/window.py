@@ -7,7 +7,7 @@ in the changelog, and so they are in ours. A restore drops and ignores them agai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -215,16 +215,28 @@ class Window(Segmented):
         require_key(key)
         if to_ms < 0:
             return StoreIterator(iter(()))
-        from_ms, numbers = self._readable(from_ms, to_ms, isolation)
+        if isolation is Isolation.READ_UNCOMMITTED:
+            # As below, but at the cost of what is read alone: it is asked for every record.
+            now = self._stream_time(isolation)
+            pieces = self._starts_of_key(key, from_ms, to_ms, now, reverse=reverse, isolation=isolation)
+        else:
+            read = partial(self._starts_of_key, key, from_ms, to_ms, reverse=reverse, isolation=isolation)
+            pieces = self._of_one_version(isolation, read)
+        return self._iterate(pieces, ends_with_store=True)
+
+    def _starts_of_key(
+        self, key: bytes, from_ms: int, to_ms: int, stream_time_ms: int, *, reverse: bool, isolation: Isolation
+    ) -> Iterator[list[tuple[int, bytes]]]:
+        from_ms, numbers = self._readable(from_ms, to_ms, stream_time_ms)
         bounds = layout.key_bounds(key, from_ms, min(to_ms, MAX_TIME_MS))
         if len(numbers) == 1:
             # The usual case: what there is is read at once.
             few = self.transaction.few(self._segments.space(numbers[0]), *bounds, isolation)
             if few is not None:
                 found = layout.starts_of_key(key, few)
-                return self._iterate(iter((found[::-1] if reverse else found,)), ends_with_store=True)
+                return iter((found[::-1] if reverse else found,))
         pieces = self._pieces(bounds, numbers, one_key=True, reverse=reverse, isolation=isolation)
-        return self._iterate(map(partial(layout.starts_of_key, key), pieces), ends_with_store=True)
+        return map(partial(layout.starts_of_key, key), pieces)
 
     def _fetch_range(
         self,

@@ -40,7 +40,7 @@ from statestore.rocks.database import Database
 from statestore.rocks.view import View
 from statestore.spaces.base import ChangeColumns, Changes
 from statestore.store import Entry, Isolation
-from statestore.transactions.base import Transaction, noting_failure
+from statestore.transactions.base import Transaction, noting_failure, owns
 
 T = TypeVar("T")
 COPY_BYTES_MAX = 4 * 1024 * 1024
@@ -167,7 +167,7 @@ class SecondaryStoreTransaction(Transaction):
         return self._steady(read)
 
     def spaces(self, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> list[str]:
-        committed = set(self._steady(lambda base: self.base_spaces() if base is self.base else base.spaces()))
+        committed = {space for space in self._steady(lambda base: base.spaces()) if owns(self.store, space)}
         if isolation is Isolation.READ_COMMITTED or self._temporary is None:
             return sorted(committed)
         return sorted(committed - self._dropped | self._written())
@@ -236,8 +236,9 @@ class SecondaryStoreTransaction(Transaction):
         self._finish(about)
 
     def _finish(self, metadata: Metadata) -> None:
-        # One that failed on its way has left its view: the base is of no version before this is through.
-        view = self._view = self._view or self.base.view(self.base_spaces())
+        # One that failed on its way has left its view: the base is of no version before this is through. What the older
+        # version stands at is in it, too.
+        view = self._view = self._view or self.base.view([*self.base_spaces(), metadata.space])
         self._turn += 1
         # 3
         self._copy(metadata)

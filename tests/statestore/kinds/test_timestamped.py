@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from statestore.context import ChangelogRecord
@@ -178,6 +180,43 @@ class TestUpgrade:
         assert expected[1:5] == list(store.range(b"key2", b"key5"))
         assert expected[4:0:-1] == list(store.reverse_range(b"key2", b"key5"))
         assert (b"1", None) == self.places(store, b"key1")
+
+    def commits_between(
+        self, store: TimestampedKeyValue, read: str, monkeypatch: pytest.MonkeyPatch
+    ) -> dict[bytes, bytes]:
+        """Commit after the first call of the transaction's `read`; gives what the store holds from then on."""
+        real, due = getattr(store.transaction, read), [True]
+        moved = [b"key%d" % number for number in range(1, 7)]
+
+        def read_and_commit(*arguments: Any, **options: Any) -> Any:
+            found = real(*arguments, **options)
+            if due:
+                due.clear()
+                store.get_many(moved)
+                store.put(b"key7", None)
+                store.put(b"key8", at(8, b"new"))
+                store.commit(8)
+            return found
+
+        monkeypatch.setattr(store.transaction, read, read_and_commit)
+        return {key: UNKNOWN_TIME + key[3:] for key in moved} | {b"key8": at(8, b"new")}
+
+    def test_a_commit_between_two_reads_of_a_key_does_not_hide_it(
+        self, store: TimestampedKeyValue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        expected = self.commits_between(store, "get", monkeypatch)
+        assert expected[b"key1"] == store.get(b"key1", Isolation.READ_COMMITTED)
+
+    @pytest.mark.parametrize("isolation", Isolation)
+    def test_a_commit_between_two_scans_hides_nothing(
+        self, store: TimestampedKeyValue, task: TaskUnderTest, isolation: Isolation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        expected = self.commits_between(store, "scan", monkeypatch)
+        found = dict(store.all(isolation))
+        if isolation is Isolation.READ_UNCOMMITTED or not task.setup.transactional:
+            # Of no version, but what was only moved was there all the time.
+            found.pop(b"key7", None)
+        assert expected == found
 
     def test_a_rollback_takes_the_moves_back(self, store: TimestampedKeyValue, task: TaskUnderTest) -> None:
         store.get(b"key1")

@@ -509,3 +509,25 @@ class TestTransaction:
             between.setattr(store.transaction, "get", get_and_commit)
             found = list(store.versions(b"k", isolation=committed))
         assert [version("c", 30), version("b", 20, 30), version("a", 10, 20)] == found
+
+    def test_the_version_of_a_time_is_found_though_a_commit_moves_it(
+        self, store: Versioned, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        committed = Isolation.READ_COMMITTED
+        put_all(store, [("a", 10), ("c", SI + 20)])
+        store.commit(2)
+        assert version("a", 10, SI + 20) == store.get(b"k", 15, committed)
+        spaces, due = store.transaction.spaces, ["b"]
+
+        def spaces_and_commit(isolation: Isolation = Isolation.READ_UNCOMMITTED) -> list[str]:
+            found = spaces(isolation)
+            if isolation is committed and due:
+                due.clear()
+                # It ends earlier now, and so lies in an older segment, which did not exist.
+                store.put(b"k", b"b", 20)
+                store.commit(3)
+            return found
+
+        with monkeypatch.context() as between:
+            between.setattr(store.transaction, "spaces", spaces_and_commit)
+            assert version("a", 10, 20) == store.get(b"k", 15, committed)

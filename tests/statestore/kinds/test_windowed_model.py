@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -11,15 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statestore.kinds.base import Kind
 from statestore.kinds.session import Session
 from statestore.kinds.window import Window
 from statestore.store import Isolation, TransactionalMechanism
-from statestore.windows import Windowed
-from tests.statestore.conftest import SETUPS, Setup, TaskUnderTest
+from statestore.windows import MAX_TIME_MS, Windowed
+from tests.statestore.conftest import SETUPS, TRANSACTIONAL, Setup, TaskUnderTest
 
 RETENTION_MS = 100
 INTERVAL_MS = 40
 COMMITTED = Isolation.READ_COMMITTED
+Entries = dict[int, bytes]
 BOTH = [Setup(TransactionalMechanism.INDEXED_BATCH), Setup(TransactionalMechanism.INDEXED_BATCH, persistent=False)]
 
 keys = st.sampled_from([b"", b"\0", b"\0\0", b"a", b"aa", b"\xff"])
@@ -173,6 +176,108 @@ def test_a_committed_read_shows_one_version_over_all_segments(task: TaskUnderTes
     stop.set()
     for reader in readers:
         reader.join()
+    assert [] == torn
+
+
+def window_of(
+    task: TaskUnderTest, retention_ms: int
+) -> tuple[Callable[[bytes, int], None], Callable[[], list[Entries]], Kind]:
+    """How a window is put, and what every kind of committed read says of all of them."""
+    store = task.open(
+        Window("s", retention_ms=retention_ms, window_size_ms=5, segment_interval_ms=10, **task.setup.options)
+    )
+
+    def read() -> list[Entries]:
+        single = {start: store.fetch_one(b"k", start, COMMITTED) for start in range(0, 300, 10)}
+        return [
+            dict(store.fetch(b"k", 0, MAX_TIME_MS, COMMITTED)),
+            dict(list(store.backward_fetch(b"k", 0, MAX_TIME_MS, COMMITTED))[::-1]),
+            {at.start_ms: value for at, value in store.all(COMMITTED)},
+            {start: value for start, value in single.items() if value is not None},
+        ]
+
+    return lambda value, start_ms: store.put(b"k", value, start_ms), read, store
+
+
+def session_of(
+    task: TaskUnderTest, retention_ms: int
+) -> tuple[Callable[[bytes, int], None], Callable[[], list[Entries]], Kind]:
+    """`window_of` sessions of no length."""
+    store = task.open(Session("s", retention_ms=retention_ms, segment_interval_ms=10, **task.setup.options))
+
+    def read() -> list[Entries]:
+        single = {start: store.fetch_session(b"k", start, start, COMMITTED) for start in range(0, 300, 10)}
+        return [
+            {at.start_ms: value for at, value in store.fetch(b"k", COMMITTED)},
+            {at.start_ms: value for at, value in store.fetch_range(None, None, COMMITTED)},
+            {start: value for start, value in single.items() if value is not None},
+        ]
+
+    return lambda value, at_ms: store.put(Windowed(b"k", at_ms, at_ms), value), read, store
+
+
+@pytest.mark.parametrize("setup", TRANSACTIONAL, ids=str)
+@pytest.mark.parametrize("opened", [window_of, session_of])
+@pytest.mark.parametrize(
+    ("retention_ms", "newer"),
+    [(1000, range(0, 110, 10)), (50, range(0, 250, 10)), (100, range(0, 20, 10))],
+    ids=["one segment more", "another stream time, and none that was read", "the same stream time"],
+)
+def test_a_committed_read_has_stream_time_and_entries_of_one_version(
+    task: TaskUnderTest, monkeypatch: pytest.MonkeyPatch, opened: Any, retention_ms: int, newer: range
+) -> None:
+    put, read, store = opened(task, retention_ms)
+    for start in range(0, 100, 10):
+        put(b"old", start)
+    store.commit(1)
+    (old, *others) = read()
+    assert old and all(other == old for other in others)
+    seen: list[list[Entries]] = []
+    commit = store.transaction.commit
+
+    def commit_and_look(*arguments: Any) -> None:
+        commit(*arguments)
+        seen.append(read())
+
+    # At each step of a commit, and when it is through but nobody has been told.
+    for mechanism in ("indexed_batch", "secondary_store"):
+        monkeypatch.setattr(f"statestore.transactions.{mechanism}.reach", lambda _point: seen.append(read()))
+    monkeypatch.setattr(store.transaction, "commit", commit_and_look)
+    for start in newer:
+        put(b"new", start)
+    store.commit(2)
+    (new, *others) = read()
+    assert new != old and all(other == new for other in others)
+    versions = [[found == old, found == new] for reads in seen for found in reads]
+    assert len(seen) > 1 and [True, False] in versions and [False, True] == versions[-1]
+    assert all(any(version) for version in versions)
+
+
+@pytest.mark.parametrize("setup", TRANSACTIONAL[:2], ids=str)
+def test_a_committed_read_beside_a_writer_lacks_no_segment(task: TaskUnderTest) -> None:
+    put, _, store = window_of(task, 10_000)
+    assert isinstance(store, Window)
+    stop, torn = Event(), []
+
+    def write(version: int) -> None:
+        for start in (0, 10 * version):
+            put(b"%d" % version, start)
+        store.commit(version)
+
+    def look() -> None:
+        while not stop.is_set():
+            found = dict(store.fetch(b"k", 0, MAX_TIME_MS, COMMITTED))
+            version = int(found[0])
+            if len(found) != version + 1 or found[10 * version] != found[0]:
+                torn.append(found)
+
+    write(0)
+    reader = Thread(target=look)
+    reader.start()
+    for version in range(1, 100):
+        write(version)
+    stop.set()
+    reader.join()
     assert [] == torn
 
 
