@@ -118,8 +118,14 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         command = wire.loads(ticket.ticket)
+        return flight.GeneratorStream(ENTRIES, self._told(command))
+
+    def _told(self, command: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        """The entries; Flight asks for them when `do_get` has returned, so that their errors are turned here."""
         try:
-            return flight.GeneratorStream(ENTRIES, self._entries(self._task(command), command))
+            task = self._task(command)
+            with task.spoiling():
+                yield from self._entries(task, command)
         except RollforwardError as error:
             raise self._refusal(error) from error
 

@@ -156,7 +156,7 @@ class Task:
                 self._producer, self._position = own(
                     self._kafka, self.spec, self._batches, self.epoch, transactions=self._transactions
                 )
-                with self._spoiling():
+                with self.spoiling():
                     brought = self._recover(listener or RestoreListener(), asked)
                 self._database = brought.database
                 self._become_running()
@@ -166,12 +166,16 @@ class Task:
             return opened
 
     @contextmanager
-    def _spoiling(self) -> Iterator[None]:
+    def spoiling(self) -> Iterator[None]:
         """Work on the store's files. Raises `Unavailable` for damage, and the next opening begins without them."""
+        database = self._database
         try:
             yield
         except TaskCorrupted as error:
-            self._spoil(error)
+            with self._lock:
+                # A reader may be at files that the task has let go by now.
+                if database is self._database:
+                    self._spoil(error)
             hint = "nothing to do: the store is made again from snapshot and changelog"
             raise Unavailable("local store cannot be used", task=self.spec.name, error=error, hint=hint) from error
 
@@ -311,7 +315,7 @@ class Task:
         reader = AtIsolation(self.store, Isolation.READ_COMMITTED)
 
         def stored(keys: pa.BinaryArray) -> pa.BinaryArray:
-            with self._spoiling():
+            with self.spoiling():
                 return self._placement.states(reader, keys)
 
         return self._cache.states(keys, stored)
@@ -386,7 +390,7 @@ class Task:
             staged.closed = True
             # Should this fail half-way, what an earlier attempt said must not be committed with half of this one's rows.
             self._staged = None
-            with self._laying, self._spoiling():
+            with self._laying, self.spoiling():
                 self._lay(staged)
             self._staged = staged
             reach("stage.closed")
