@@ -144,7 +144,7 @@ class RangeQuery(Query[StoreIterator[K, V]], Generic[K, V]):
         if not isinstance(store, TypedStore):
             return found  # type: ignore[no-any-return]
         keys, values = store.keys, store.values
-        typed: StoreIterator[K, Any] = found.map(lambda key, value: (keys.decode(key), values.decode(value)))
+        typed: StoreIterator[K, Any] = found.map(lambda key, value: (keys.read(key), values.read(value)))
         return typed
 
 

@@ -99,8 +99,8 @@ class TypedKeyValueStore(TypedStore[Any, K, V], Generic[K, V]):
             return self._typed(self.store.scan(lower=low, upper=high, reverse=reverse, isolation=isolation))
 
     def _typed(self, entries: StoreIterator[bytes, bytes]) -> StoreIterator[K, V]:
-        decode_key, decode_value = self.keys.decode, self.values.decode
-        return entries.map(lambda key, value: (decode_key(key), decode_value(value)))
+        read_key, read_value = self.keys.read, self.values.read
+        return entries.map(lambda key, value: (read_key(key), read_value(value)))
 
 
 class TypedTimestampedKeyValueStore(TypedKeyValueStore[K, ValueAndTimestamp[V]], Generic[K, V]):

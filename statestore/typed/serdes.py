@@ -32,8 +32,10 @@ class Serde(Generic[T]):
 
     def deserialize(self, raw: bytes | None) -> T | None:
         """The value of bytes. Raises `InvalidInput` for bytes that are not of the format."""
-        if raw is None:
-            return None
+        return None if raw is None else self.read(raw)
+
+    def read(self, raw: bytes) -> T:
+        """`deserialize` of bytes that are there."""
         try:
             return self.decode(raw)
         except (ValueError, struct.error) as error:

@@ -116,5 +116,5 @@ class TypedSessionStore(TypedStore[Session, K, V], Generic[K, V]):
         return Windowed(self._key(session.key), session.start_ms, session.end_ms)
 
     def _typed(self, sessions: StoreIterator[Windowed[bytes], bytes]) -> StoreIterator[Windowed[K], V]:
-        decode_key, decode_value = self.keys.decode, self.values.decode
-        return sessions.map(lambda at, value: (Windowed(decode_key(at.key), *at[1:]), decode_value(value)))
+        read_key, read_value = self.keys.read, self.values.read
+        return sessions.map(lambda at, value: (Windowed(read_key(at.key), *at[1:]), read_value(value)))

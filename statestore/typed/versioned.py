@@ -47,9 +47,9 @@ class TypedVersionedStore(TypedStore[Versioned, K, V], Generic[K, V]):
         """The versions that were valid at some time between two, both included; None is an open end."""
         with self._timed("get"):
             found = self.store.versions(self._key(key), from_ms, to_ms, order, isolation)
-        return (VersionedRecord(self.values.decode(r.value), r.valid_from_ms, r.valid_to_ms) for r in found)
+        return (VersionedRecord(self.values.read(r.value), r.valid_from_ms, r.valid_to_ms) for r in found)
 
     def _typed(self, record: VersionedRecord[bytes] | None) -> VersionedRecord[V] | None:
         if record is None:
             return None
-        return VersionedRecord(self.values.decode(record.value), record.valid_from_ms, record.valid_to_ms)
+        return VersionedRecord(self.values.read(record.value), record.valid_from_ms, record.valid_to_ms)

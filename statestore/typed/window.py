@@ -82,12 +82,12 @@ class TypedWindowStore(TypedStore[Window, K, V], Generic[K, V]):
             return self._windowed(self.store.backward_all(isolation))
 
     def _of_key(self, windows: StoreIterator[int, bytes]) -> StoreIterator[int, V]:
-        decode = self.values.decode
-        return windows.map(lambda start_ms, value: (start_ms, decode(value)))
+        read = self.values.read
+        return windows.map(lambda start_ms, value: (start_ms, read(value)))
 
     def _windowed(self, windows: StoreIterator[Windowed[bytes], bytes]) -> StoreIterator[Windowed[K], V]:
-        decode_key, decode_value = self.keys.decode, self.values.decode
-        return windows.map(lambda at, value: (Windowed(decode_key(at.key), *at[1:]), decode_value(value)))
+        read_key, read_value = self.keys.read, self.values.read
+        return windows.map(lambda at, value: (Windowed(read_key(at.key), *at[1:]), read_value(value)))
 
 
 class TypedTimestampedWindowStore(TypedWindowStore[K, ValueAndTimestamp[V]], Generic[K, V]):

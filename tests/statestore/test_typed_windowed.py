@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from statestore.errors import InvalidInput
+from statestore.kinds.key_value import KeyValue
 from statestore.kinds.session import Session
 from statestore.kinds.timestamped_window import TimestampedWindow
+from statestore.kinds.versioned import Versioned
 from statestore.kinds.window import Window
+from statestore.query.queries import RangeQuery
+from statestore.store import Isolation
+from statestore.typed.key_value import TypedKeyValueStore
 from statestore.typed.serdes import INTEGER, LONG, STRING, ValueAndTimestamp
 from statestore.typed.session import TypedSessionStore
+from statestore.typed.versioned import TypedVersionedStore
 from statestore.typed.window import TypedTimestampedWindowStore, TypedWindowStore
 from statestore.windows import Windowed
 from tests.statestore.conftest import TaskUnderTest
 from tests.support.present import present
 
 LENGTHS: dict[str, Any] = {"retention_ms": 120_000, "window_size_ms": 3}
+
+
+def refused(*reads: Callable[[], object]) -> None:
+    """Each finds bytes that its serde does not read."""
+    for read in reads:
+        with pytest.raises(InvalidInput, match="not of the serde's format"):
+            read()
 
 
 @pytest.fixture
@@ -71,6 +86,18 @@ class TestWindows:
         windows.fetch(1, 0, 0)
         assert {"put-rate", "fetch-rate"} <= task.stores.metrics.figures("w").keys()
 
+    def test_bytes_of_another_format_are_told_from_an_iterator_as_from_a_single_read(
+        self, windows: TypedWindowStore[int, str]
+    ) -> None:
+        windows.store.put(present(INTEGER.serialize(1)), b"\xff", 0)
+        refused(
+            lambda: windows.fetch_one(1, 0),
+            lambda: list(windows.fetch(1, 0, 9)),
+            lambda: list(windows.backward_fetch(1, 0, 9)),
+            lambda: list(windows.fetch_range(1, 1, 0, 9)),
+            lambda: list(windows.all()),
+        )
+
 
 class TestTimestampedWindows:
     def test_values_come_with_their_times(self, task: TaskUnderTest) -> None:
@@ -93,6 +120,26 @@ class TestTimestampedWindows:
         assert [b"one"] == [value for _, value in kind.fetch(present(INTEGER.serialize(1)), 0, 0)]
 
 
+class TestWithoutWindows:
+    def test_bytes_of_another_format_in_a_key_value_store(self, task: TaskUnderTest) -> None:
+        store = TypedKeyValueStore(KeyValue("k", **task.setup.options), STRING, LONG)
+        store.init(task.stores)
+        store.store.put(b"a", b"short")
+        by_prefix = RangeQuery[str, int](prefix=b"a")
+        refused(
+            lambda: store.get("a"),
+            lambda: list(store.all()),
+            lambda: list(store.range("a", "b")),
+            lambda: list(by_prefix.ask(store, Isolation.READ_UNCOMMITTED)),
+        )
+
+    def test_bytes_of_another_format_in_a_versioned_store(self, task: TaskUnderTest) -> None:
+        store = TypedVersionedStore(Versioned("v", history_retention_ms=10_000, **task.setup.options), STRING, LONG)
+        store.init(task.stores)
+        store.store.put(b"a", b"short", 1)
+        refused(lambda: store.get("a"), lambda: list(store.versions("a")))
+
+
 class TestSessions:
     def test_types_go_in_and_come_out(self, sessions: TypedSessionStore[str, int]) -> None:
         entries = [(Windowed("a", 0, 5), 1), (Windowed("a", 7, 9), 2), (Windowed("b", 8, 10), 3)]
@@ -108,6 +155,16 @@ class TestSessions:
         assert 2 == sessions.fetch_session("a", 7, 9)
         sessions.remove(Windowed("a", 7, 9))
         assert sessions.fetch_session("a", 7, 9) is None
+
+    def test_bytes_of_another_format_are_told_from_an_iterator_as_from_a_single_read(
+        self, sessions: TypedSessionStore[str, int]
+    ) -> None:
+        sessions.store.put(Windowed(b"a", 0, 5), b"short")
+        refused(
+            lambda: sessions.fetch_session("a", 0, 5),
+            lambda: list(sessions.fetch("a")),
+            lambda: list(sessions.backward_fetch_range(None, None)),
+        )
 
     @pytest.mark.case("S-23")
     def test_a_missing_key_is_refused(self, sessions: TypedSessionStore[str, int]) -> None:
