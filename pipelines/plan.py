@@ -129,6 +129,11 @@ class Window:
     grace_ms: int
     retention_ms: int
 
+    @property
+    def overlap(self) -> int:
+        """How many windows take one record at the most."""
+        return -(-self.size_ms // self.advance_ms)
+
 
 ON_COMMIT = "commit"
 EVERY_RECORD = "every-record"

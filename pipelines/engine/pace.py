@@ -28,7 +28,7 @@ _FIRST_RECORDS = 50_000
 _LEAST_RECORDS = 1_000
 _FACTOR = 2.0
 # A batch is cut by its bound if it takes nearly all of it: offsets that are no records take a part.
-_FULL = 0.8
+FULL = 0.8
 _REMEMBERED = 6
 # A batch's records take this part of the target at the least.
 _LEAST_PART = 0.5
@@ -55,11 +55,12 @@ class Bounds:
 
 
 class Pace:
-    """The bound of the next batch in offsets."""
+    """The bound of the next batch in offsets. A record becomes up to so many `rows`: one for each window that takes it."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, rows: int = 1) -> None:
         self._bounds = bounds
-        self._records = float(min(_FIRST_RECORDS, bounds.records))
+        self._least = max(1, _LEAST_RECORDS // rows)
+        self._records = float(min(max(1, _FIRST_RECORDS // rows), bounds.records))
         self._record_bytes: float | None = None
         # By batches, of which one lowers it by no more than the factor: few values may be small by chance.
         self._shown_bytes = 0.0
@@ -96,7 +97,7 @@ class Pace:
         """Learn from a finished batch, whose `values` were so many bytes, and that has left so many offsets of the backlog."""
         if offsets <= 0:
             return
-        full = offsets >= _FULL * self.offsets
+        full = offsets >= FULL * self.offsets
         self._shown_bytes = max(read_bytes / values if values else 0.0, self._shown_bytes / _FACTOR)
         # Nulls, and offsets that are no records, tell nothing of the next ones, which may be large.
         self._record_bytes = self._shown_bytes if values else None
@@ -107,7 +108,7 @@ class Pace:
             slowest, fastest = self._records / _FACTOR, self._records * _FACTOR
             goal_s = max(self._bounds.seconds, self._patience_s(left * seconds / offsets))
             wanted = min(max(self._wanted(offsets, seconds, goal_s), slowest), fastest)
-            self._records = min(max(wanted, _LEAST_RECORDS), float(self._bounds.records))
+            self._records = min(max(wanted, self._least), float(self._bounds.records))
 
     def _patience_s(self, backlog_s: float) -> float:
         return min(backlog_s / _BACKLOG_PARTS, self._bounds.catch_up_s)

@@ -129,7 +129,8 @@ class QueryDriver:
                 settings.max_bytes_per_batch,
                 settings.target_batch_s,
                 settings.catch_up_batch_s,
-            )
+            ),
+            rows=1 if self.query.window is None else self.query.window.overlap,
         )
         self._intake = Intake(self._source, self._pace)
         self._stager = Stager(deployed, settings, self._source, servers, spark)

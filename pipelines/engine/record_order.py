@@ -9,6 +9,9 @@
 What comes in are columns that Spark has computed (`inputs`), what goes out are the columns that `MergeSql.steps` begin
 with. The stream time is the largest time of any row that was not bad and had a key; a window is closed once it has
 come to the window's end and grace. All of it is arithmetic over whole columns.
+
+Windows that overlap much make many rows of a record, more than fit into memory of a batch's. So rows are taken in slices of
+records, and what a slice has left in states counts for the next. One slice holds most batches whole.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ from pipelines.sql.types import parse_type
 
 NO_TIME = -1
 ARGUMENT = "__a_"
+# Of records and windows in one slice.
+_PAIRS_MAX = 2_000_000
 States = Callable[[pa.BinaryArray], pa.BinaryArray]
 _Ints = npt.NDArray[np.int64]
 
@@ -50,8 +55,9 @@ class Ordered:
 class RecordOrder:
     """The operator of one plan. Made once, used for every batch and task."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, pairs_max: int = _PAIRS_MAX) -> None:
         self.query = query
+        self._slice = None if query.window is None else max(1, pairs_max // query.window.overlap)
         self._parts: list[tuple[Part, Aggregate]] = [(p, a) for a in query.aggregates for p in state_parts(a)]
         self.types = [arrow_type(part.type) for part, _ in self._parts]
         self._codec = StateCodec(self.types)
@@ -90,11 +96,35 @@ class RecordOrder:
         live = live.take(record_order(live)).combine_chunks()
         times: _Ints = live.column("__time").to_numpy()
         observed = np.maximum.accumulate(np.concatenate([[stream_time_ms], times]))
-        taken = assign(self.query.window, times, observed[1:])
-        live = live if taken.is_identity else live.take(pa.array(taken.row))
+        found, dropped = self._in_slices(live, times, observed[1:], states)
         dead = table.filter(pc.is_valid(table.column("__dead")))
-        found = self._counted(live, taken.starts, states)
-        return Ordered(pa.concat_tables([*found, _filled(dead, found[0].schema)]), int(observed[-1]), taken.dropped)
+        return Ordered(pa.concat_tables([*found, _filled(dead, found[0].schema)]), int(observed[-1]), dropped)
+
+    def _in_slices(
+        self, live: pa.Table, times: _Ints, stream_times: _Ints, states: States
+    ) -> tuple[list[pa.Table], int]:
+        """Results of rows in their order, and how many came late."""
+        size = self._slice or max(1, len(live))
+        laid, slices, dropped = _Laid(states), [], 0
+        for begin in range(0, max(1, len(live)), size):
+            part = slice(begin, begin + size)
+            taken = assign(self.query.window, times[part], stream_times[part])
+            rows = live if taken.is_identity else live.slice(begin, size).take(pa.array(taken.row))
+            found = self._counted(rows, taken.starts, laid)
+            dropped += taken.dropped
+            if len(live) <= size:
+                return found, dropped
+            laid.lay(*self._left(found[0]))
+            # Each key has one result in all, so there are to be no more of them on the way.
+            slices = [*slices, *found] if self._every else [_whole([*slices, *found], every=False)]
+        return [_whole(slices, every=self._every)], dropped
+
+    def _left(self, rows: pa.Table) -> tuple[pa.Array, pa.Array]:
+        """The keys of results, and the states in which they leave them."""
+        last = rows.filter(rows.column("__last"))
+        parts = [last.column(f"{MERGED}{part.name}").combine_chunks() for part, _ in self._parts]
+        keys, times = (last.column(name).combine_chunks() for name in ("__key", "__time"))
+        return keys, self._codec.encode(times, parts)
 
     def _counted(self, live: pa.Table, starts: _Ints | None, states: States) -> list[pa.Table]:
         """Results and states of groups; of a table also the entries of its rows."""
@@ -190,6 +220,50 @@ class RecordOrder:
                 return lists(aggregate, runs, old, rows, every=self._every, undone=undone)
             case operation:
                 return running(operation, runs, old, rows)
+
+
+class _Laid:
+    """Committed states, and laid over them those in which slices have left their keys."""
+
+    def __init__(self, committed: States) -> None:
+        self._committed = committed
+        self._keys = self._states = pa.array([], pa.binary())
+
+    def __call__(self, keys: pa.BinaryArray) -> pa.BinaryArray:
+        if not len(self._keys):
+            return self._committed(keys)
+        place = pc.index_in(keys, value_set=self._keys)
+        states = pa.concat_arrays([self._states, self._committed(keys.filter(place.is_null()))])
+        # Those that are asked for lie behind the others, in their order.
+        asked = pc.add(pc.cumulative_sum(place.is_null().cast(pa.int64())), len(self._keys) - 1)
+        return states.take(pc.coalesce(place.cast(pa.int64()), asked))
+
+    def lay(self, keys: pa.BinaryArray, states: pa.BinaryArray) -> None:
+        """Take these states for those of the keys, which are distinct."""
+        kept = pc.index_in(self._keys, value_set=keys).is_null()
+        self._keys = pa.concat_arrays([self._keys.filter(kept), keys])
+        self._states = pa.concat_arrays([self._states.filter(kept), states])
+
+
+def _whole(slices: list[pa.Table], *, every: bool) -> pa.Table:
+    """Results of slices as those of one piece: of each key the last, changed from what was before the first, or every one."""
+    rows = pa.concat_tables(slices).combine_chunks()
+    codes = rows.column("__key").combine_chunks().dictionary_encode().indices.to_numpy()
+    _, firsts = np.unique(codes, return_index=True)
+    lasts = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
+    if every:
+        return _with_columns(rows, {"__last": pa.array(np.isin(np.arange(len(codes)), lasts))})
+    in_order = np.argsort(lasts)
+    before = [name for name in rows.column_names if name == "__old_time" or name.startswith(STORED)]
+    first = rows.select(before).take(pa.array(firsts[in_order]))
+    return _with_columns(rows.take(pa.array(lasts[in_order])), {name: first.column(name) for name in before})
+
+
+def _with_columns(rows: pa.Table, changed: dict[str, pa.Array]) -> pa.Table:
+    """The rows with these columns in place of those of their names."""
+    for name, column in changed.items():
+        rows = rows.set_column(rows.column_names.index(name), name, column)
+    return rows
 
 
 def _filled(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -8,6 +8,7 @@ from statistics import mean
 import pytest
 
 from pipelines.engine.pace import Bounds, Pace, shares
+from pipelines.plan import Window
 
 
 def settled(
@@ -119,6 +120,21 @@ def test_partitions_share_a_batch_by_what_they_have() -> None:
     assert shares({0: 10, 1: 20}, 100) == {0: 10, 1: 20}
     assert shares({0: 1_000, 1: 3_000}, 400) == {0: 100, 1: 300}
     assert shares({0: 1_000_000, 1: 2}, 10) == {0: 9, 1: 1}
+
+
+@pytest.mark.parametrize(("size_ms", "advance_ms", "first"), [(60, 60, 50_000), (60, 25, 16_666), (86_400, 60, 34)])
+def test_where_a_record_is_in_many_windows_the_first_batch_has_fewer(size_ms: int, advance_ms: int, first: int) -> None:
+    overlap = Window("hopping", size_ms, advance_ms, 0, size_ms).overlap
+    assert first == Pace(Bounds(10**9, 10**12, 1.0), rows=overlap).offsets
+    assert min(10, first) == Pace(Bounds(10, 10**12, 1.0), rows=overlap).offsets
+
+
+def test_where_a_record_is_in_many_windows_a_batch_comes_to_last_as_long_as_it_shall_by_few_records() -> None:
+    pace = Pace(Bounds(10**9, 10**12, 1.0), rows=1440)
+    for _ in range(20):
+        taken = pace.offsets
+        pace.took(offsets=taken, values=0, read_bytes=0, seconds=0.2 + taken / 250)
+    assert 150 <= taken <= 250
 
 
 def test_the_first_job_of_spark_is_not_learnt_from_also_after_batches_without_one() -> None:

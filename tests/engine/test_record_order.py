@@ -58,8 +58,8 @@ TYPES = {"x": pa.int64(), "d": pa.float64(), "t": pa.string(), "m": pa.decimal12
 class Task:
     """The operator with a dict for a store."""
 
-    def __init__(self, query: Query) -> None:
-        self.order = RecordOrder(query)
+    def __init__(self, query: Query, **bounds: int) -> None:
+        self.order = RecordOrder(query, **bounds)
         self.stream_time = NO_TIME
         self.dropped = 0
         self.store: dict[bytes, bytes] = {}
@@ -167,6 +167,32 @@ def test_where_a_batch_ends_changes_no_result(window: Window | None, batches: li
         found += [row[:-1] for row in plain(cut.batch(records[begin:end]), window is not None)]
     assert expected == found
     assert (whole.store, whole.stream_time, whole.dropped) == (cut.store, cut.stream_time, cut.dropped)
+
+
+@pytest.mark.parametrize("window", [*WINDOWS[1:], Window("hopping", 60, 1, 10, 120)])
+@pytest.mark.parametrize("emission", [ON_COMMIT, EVERY_RECORD])
+@pytest.mark.parametrize("pairs", [1, 7, 130])
+@settings(max_examples=12, deadline=None)
+@given(batches=inputs())
+def test_slices_of_a_batch_give_what_one_piece_gives(window: Window, emission: str, pairs: int, batches: list) -> None:
+    query = replace(QUERY, window=window, emission=emission)
+    whole, sliced = Task(query), Task(query, pairs_max=pairs)
+    for batch in batches:
+        expected, found = whole.batch(batch), sliced.batch(batch)
+        assert (expected.schema, plain(expected, True)) == (found.schema, plain(found, True))
+        assert expected.column("__dead").to_pylist() == found.column("__dead").to_pylist()
+        assert (whole.store, whole.stream_time, whole.dropped) == (sliced.store, sliced.stream_time, sliced.dropped)
+
+
+def test_a_slice_holds_so_many_rows_and_a_batch_that_fits_is_one() -> None:
+    """Twelve records in sixty windows each."""
+    query = replace(QUERY, window=Window("hopping", 60, 1, 10, 120))
+    records = [Input(0, n, 100 + n, "k", 1, None, None, None) for n in range(12)]
+    for pairs, slices in ((720, 1), (719, 2), (120, 6), (59, 12)):
+        task = Task(query, pairs_max=pairs)
+        task.batch(records)
+        # Each asks once for states.
+        assert (slices, 71) == (task.asked, len(task.store))
 
 
 def test_seven_late_records_of_kafka_streams_own_case() -> None:
