@@ -6,20 +6,23 @@ from collections.abc import Mapping
 
 from pipelines.engine.pace import Pace, shares
 from pipelines.engine.source import SourceTopic
+from pipelines.engine.timecut import TimeCut
 from statestore.batches import Planned, Range, count_offsets
 
 
 class Intake:
     """The end of the newest planned batch in every partition.
 
-    `lost` is what was lost since, and the next plan names it; `is_cut` is whether some of that was read before.
+    `lost` is what was lost since, and the next plan names it; `is_cut` is whether some of that was read before. With
+    `by_time` a batch ends at one time in all partitions, else it takes a part of each backlog.
     """
 
-    def __init__(self, source: SourceTopic, pace: Pace) -> None:
+    def __init__(self, source: SourceTopic, pace: Pace, by_time: TimeCut | None = None) -> None:
         self.lost: tuple[Range, ...] = ()
         self.is_cut = False
         self._source = source
         self._pace = pace
+        self._by_time = by_time
         self._ends: dict[int, int] = {}
 
     def stands(self, planned: Planned) -> None:
@@ -75,7 +78,8 @@ class Intake:
         return ranges
 
     def _first_of(self, backlog: dict[int, int], most: int | None) -> tuple[Range, ...]:
-        taken = shares(backlog, self._pace.offsets if most is None else min(most, self._pace.offsets))
+        most = self._pace.offsets if most is None else min(most, self._pace.offsets)
+        taken = shares(backlog, most) if self._by_time is None else self._by_time.taken(self._ends, backlog, most)
         # Partitions without news stay in the plan, so that the newest plan says where every partition stands.
         return tuple(self._source.range(p, at, at + taken.get(p, 0)) for p, at in sorted(self._ends.items()))
 

@@ -44,11 +44,13 @@ from pipelines.engine.small import NotComputed
 from pipelines.engine.source import SourceTopic, without_lost
 from pipelines.engine.spark import SparkNotStarted, SparkStart
 from pipelines.engine.stager import Stager
+from pipelines.engine.timecut import TimeCut
 from pipelines.plan import Query, query_from_json
 from pipelines.recomputes import RecomputeRow
 from pipelines.settings import Settings
 from pipelines.traces import NO_TRACES, Traces
 from statestore.batches import Planned, Range, Recompute, count_offsets
+from statestore.clock import now_ms
 from statestore.errors import (
     Fenced,
     InvalidInput,
@@ -132,7 +134,9 @@ class QueryDriver:
             ),
             rows=1 if self.query.window is None else self.query.window.overlap,
         )
-        self._intake = Intake(self._source, self._pace)
+        # Only windows close, and make late what comes behind.
+        by_time = None if self.query.window is None else TimeCut(self._source.at_time, now_ms())
+        self._intake = Intake(self._source, self._pace, by_time)
         self._stager = Stager(deployed, settings, self._source, servers, spark)
         self._lag = 0
         self._thread: threading.Thread | None = None

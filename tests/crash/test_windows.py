@@ -17,8 +17,10 @@ from tests.support.windows import SQL, WindowFeed
 
 
 @pytest.fixture
-def pipeline(settings: Settings, kafka: str, unique: str, points: Path) -> Iterator[PipelineUnderTest]:
-    create_topic(kafka, unique, partitions=1)
+def pipeline(
+    settings: Settings, kafka: str, unique: str, points: Path, request: pytest.FixtureRequest
+) -> Iterator[PipelineUnderTest]:
+    create_topic(kafka, unique, partitions=getattr(request, "param", 1))
     environment = {"ROLLFORWARD_FAILPOINTS": str(points)}
     deployed = PipelineUnderTest(
         settings.model_copy(update={"tasks": 2, **SMALL_BATCHES}), unique, SQL.format(topic=unique), environment
@@ -65,3 +67,19 @@ def test_killed_at_a_step_windows_and_running_results_stay_what_they_are(
     assert [] == feed.differences()
     for name in ("hops", "tumbles"):
         assert all(order.dropped >= before[name][task].dropped > 0 for task, order in feed.orders(name).items())
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("pipeline", [2], indirect=True, ids=["two-partitions"])
+def test_a_backlog_in_small_batches_with_a_kill_between_them_is_what_one_batch_makes_of_it(
+    pipeline: PipelineUnderTest, kafka: str, points: Path
+) -> None:
+    feed = WindowFeed(kafka, pipeline, seed=3)
+    feed.send_uneven(1_200)
+    arm(points, "commit.position-sent")
+    pipeline.start()
+    pipeline.await_("a server dies", lambda: not is_armed(points, "commit.position-sent"))
+    pipeline.await_("input is processed", feed.caught_up)
+    # Windows are what the order counts for: `running` takes its part of each partition.
+    assert [] == feed.differences(("hops", "tumbles"))
+    assert all(feed.models[name].dropped > 0 for name in ("hops", "tumbles"))

@@ -18,8 +18,10 @@ from pipelines.engine.intake import Intake
 from pipelines.engine.pace import Bounds, Pace
 from pipelines.engine.query_driver import QueryDriver
 from pipelines.engine.source import SourceTopic, without_lost
+from pipelines.engine.timecut import TimeCut
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog, Planned, Range
+from statestore.clock import now_ms
 from statestore.config import KafkaConfig
 from statestore.errors import Unrecoverable
 from statestore.kafka.admin import Admin
@@ -124,6 +126,27 @@ def test_partitions_that_are_seen_beside_a_lost_end_are_read(kafka: str, topic: 
     assert 3 == source.topic.partitions
     driver._look_again()
     assert {0: 10, 1: 0, 2: 0} == intake.ends
+
+
+def test_a_batch_by_time_ends_where_brokers_find_the_first_record_of_its_time(kafka: str, unique: str) -> None:
+    create_topic(kafka, unique, partitions=2)
+    producer = ck.Producer({"bootstrap.servers": kafka})
+    for partition, times in enumerate(([1_000, 9_000, 2_000, 10_000], [3_000, 4_000, 12_000])):
+        for time_ms in times:
+            producer.produce(unique, b"{}", None, partition, None, None, time_ms)
+    assert producer.flush(60) == 0
+    query: Any = SimpleNamespace(name="q", stateless=False, source=SimpleNamespace(topic=unique))
+    source = SourceTopic(query, KafkaConfig(kafka), accept_loss=False)
+    source.look()
+    # The one of 2,000 lies behind one of 9,000.
+    assert [{0: 1, 1: 0}, {0: 3, 1: 2}, {0: 4, 1: 3}] == [source.at_time(at) for at in (2_000, 9_001, 12_001)]
+    intake = Intake(source, Pace(Bounds(3, 10**9, 1.0)), TimeCut(source.at_time, now_ms()))
+    intake.take_in(source.begins(), first=True)
+    taken = []
+    while (ranges := intake.next(source.stable_ends())) is not None:
+        taken.append([(r.start, r.end) for r in ranges])
+        intake.stands(Planned(len(taken), "h", ranges))
+    assert [[(0, 1), (0, 2)], [(1, 4), (2, 2)], [(4, 4), (2, 3)]] == taken
 
 
 def test_an_old_answer_and_records_that_a_transaction_hides_are_no_loss(kafka: str, topic: str) -> None:

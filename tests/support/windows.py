@@ -95,7 +95,7 @@ def _starts(window: Window | None, time_ms: int) -> Iterator[int]:
 
 
 class WindowFeed:
-    """One partition of seeded records, so that their order is the same however they are cut into batches."""
+    """Seeded records of one partition, or of two in the order of their times: the same however they are cut into batches."""
 
     def __init__(self, bootstrap: str, pipeline: PipelineUnderTest, *, seed: int) -> None:
         self.bootstrap, self.pipeline = bootstrap, pipeline
@@ -119,16 +119,36 @@ class WindowFeed:
                 model.take(key, x, time_ms)
         assert self._producer.flush(60) == 0
 
+    def send_uneven(self, count: int) -> None:
+        """Produce a backlog, once and first: most of it steadily to partition 0, the newest part mostly to partition 1.
+
+        The models take it as a task takes one batch of all of it.
+        """
+        order, heads = [], {0: 0, 1: 0}
+        for number in range(count):
+            self._now += self._random.randrange(1_000)
+            time_ms = self._now - self._random.choice([0, 0, 0, 2_000, 9_000, 30_000])
+            key, x = f"k{self._random.randrange(40)}", self._random.randrange(-20, 100)
+            partition = 1 if number > 0.8 * count and self._random.randrange(4) else 0
+            self._producer.produce(self.pipeline.name, json.dumps({"x": x}), key, partition, None, None, time_ms)
+            heads[partition] = max(heads[partition], time_ms)
+            order.append((heads[partition], partition, number, key, x, time_ms))
+        self.sent += count
+        assert self._producer.flush(60) == 0
+        for *_, key, x, time_ms in sorted(order):
+            for model in self.models.values():
+                model.take(key, x, time_ms)
+
     def caught_up(self) -> bool:
         """Whether all three queries have finished the input."""
         newest = self.pipeline.registry.newest_batches(self.pipeline.name)
-        return len(newest) == 3 and all(row.offsets["0"][1] == self.sent for row in newest)
+        return len(newest) == 3 and all(sum(end for _, end in row.offsets.values()) == self.sent for row in newest)
 
     # Looking.
 
-    def differences(self) -> list[str]:
+    def differences(self, queries: tuple[str, ...] = QUERIES) -> list[str]:
         """What results, stores and figures have that the models have not, or the other way round."""
-        return [problem for name in QUERIES for problem in self._differences(name)]
+        return [problem for name in queries for problem in self._differences(name)]
 
     def _differences(self, name: str) -> list[str]:
         model = self.models[name]
