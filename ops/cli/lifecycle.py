@@ -213,7 +213,7 @@ def _print_log(path: Path, *, lines: int, follow: bool) -> None:
             if added:
                 sys.stdout.write(added)
                 sys.stdout.flush()
-            elif os.fstat(file.fileno()).st_size < file.buffer.tell():
+            elif os.fstat(file.fileno()).st_size < os.lseek(file.fileno(), 0, os.SEEK_CUR):
                 # It was cut, as logrotate's copytruncate does: what is added begins anew.
                 file.seek(0)
             else:

@@ -105,7 +105,8 @@ class RecordOrder:
     ) -> tuple[list[pa.Table], int]:
         """Results of rows in their order, and how many came late."""
         size = self._slice or max(1, len(live))
-        laid, slices, dropped = _Laid(states), [], 0
+        laid, dropped = _Laid(states), 0
+        slices: list[pa.Table] = []
         for begin in range(0, max(1, len(live)), size):
             part = slice(begin, begin + size)
             taken = assign(self.query.window, times[part], stream_times[part])
