@@ -135,7 +135,7 @@ class QueryDriver:
             rows=1 if self.query.window is None else self.query.window.overlap,
         )
         # Only windows close, and make late what comes behind.
-        by_time = None if self.query.window is None else TimeCut(self._source.at_time, now_ms())
+        by_time = None if self.query.window is None else TimeCut(self._source.first_at, now_ms())
         self._intake = Intake(self._source, self._pace, by_time)
         self._stager = Stager(deployed, settings, self._source, servers, spark)
         self._lag = 0

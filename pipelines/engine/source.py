@@ -28,6 +28,8 @@ from statestore.kafka.reader import Reader
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pipelines.engine.archivedtimes import ArchivedTimes
+
 log = structlog.get_logger()
 # How much is looked at to learn how large records are.
 _SAMPLED_PARTITIONS = 4
@@ -48,6 +50,7 @@ class SourceTopic:
         self._accept_loss = accept_loss
         self._archive = archive
         self._topic: Topic | None = None
+        self._times: ArchivedTimes | None = None
 
     @property
     def topic(self) -> Topic:
@@ -101,6 +104,30 @@ class SourceTopic:
     def at_time(self, time_ms: int) -> dict[int, int]:
         """The first offset of every partition whose record is of that time or later; the log's end where there is none."""
         return self._admin.at_time(self.topic.name, time_ms, partitions=self.topic.partitions)
+
+    def first_at(self, time_ms: int, starts: Mapping[int, int], most: int) -> dict[int, int]:
+        """`at_time` of the records from `starts` on, also of those that only the archive has.
+
+        Of these no more than `most` and the next one are looked at: if none of them is of that time, what is behind is given.
+        """
+        found = self.at_time(time_ms)
+        begins = {} if self._archive is None else self.begins()
+        for partition, start in starts.items():
+            if start < begins.get(partition, 0):
+                end = min(start + most + 1, begins[partition])
+                archived = self._archived_times().first(partition, start, end, time_ms)
+                if archived is not None or end < begins[partition]:
+                    found[partition] = end if archived is None else archived
+        return found
+
+    def _archived_times(self) -> ArchivedTimes:
+        # Imports Parquet's reader, which few queries need.
+        from pipelines.engine.archivedtimes import ArchivedTimes
+
+        if self._times is None or self._times.topic != self.topic:
+            assert self._archive is not None
+            self._times = ArchivedTimes(self._archive, self.topic)
+        return self._times
 
     def is_compacted(self) -> bool:
         """Whether Kafka drops records that a newer one of their key has followed."""

@@ -13,8 +13,8 @@ before. It is good enough where the batch is full, as the pace takes it. Of reco
 hold as well it takes some, in their order; if they are more than a whole batch, each partition's share. So a batch is never
 empty, whatever brokers answer.
 
-Records without a time come first, and so does what brokers do not have any more. The markers of transactions have the time
-at which they were written, and brokers do not tell them from records.
+Records without a time come first. The markers of transactions have the time at which they were written, and brokers do not
+tell them from records.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _AIM = (FULL + 1) / 2
 _LEAST_STEP_MS = 1_000
 # Before the first record of any time, and behind the last.
 _BEFORE, _BEHIND = -1, 2**63 - 1
-# By partition: the first offset of a time or later.
-AtTime = Callable[[int], Mapping[int, int]]
+# By partition: the first offset of a time or later, of the records from an offset on; any behind so many if it is not among them.
+FirstAt = Callable[[int, Mapping[int, int], int], Mapping[int, int]]
 
 
 class TimeCut:
     """Remembers how far one query's batches have come in time. `now_ms` is where to look first."""
 
-    def __init__(self, at_time: AtTime, now_ms: int) -> None:
-        self._at_time = at_time
+    def __init__(self, first_at: FirstAt, now_ms: int) -> None:
+        self._first_at = first_at
         self._time = now_ms
         # Of the batch before, how long an offset was.
         self._offset_ms = 0.0
@@ -59,7 +59,7 @@ class TimeCut:
         guess, step = self._time + ahead, max(_LEAST_STEP_MS, ahead // 4)
         while high - low > 1:
             guess = min(max(guess, low + 1), high - 1)
-            found = self._before(guess, at, backlog)
+            found = self._before(guess, at, backlog, most)
             if sum(found.values()) > most:
                 high, beyond = guess, found
             else:
@@ -73,9 +73,9 @@ class TimeCut:
                 guess = (low + high) // 2
         return low, _with_some(sure, beyond, most)
 
-    def _before(self, time_ms: int, at: Mapping[int, int], backlog: Mapping[int, int]) -> dict[int, int]:
-        """How many offsets of each backlog lie before a time."""
-        first = self._at_time(time_ms)
+    def _before(self, time_ms: int, at: Mapping[int, int], backlog: Mapping[int, int], most: int) -> dict[int, int]:
+        """How many offsets of each backlog lie before a time, or that they are more than a batch takes."""
+        first = self._first_at(time_ms, {p: at[p] for p in backlog}, most)
         return {p: min(max(first[p] - at[p], 0), left) for p, left in backlog.items()}
 
 

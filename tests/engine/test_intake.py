@@ -140,7 +140,7 @@ def test_a_batch_by_time_ends_where_brokers_find_the_first_record_of_its_time(ka
     source.look()
     # The one of 2,000 lies behind one of 9,000.
     assert [{0: 1, 1: 0}, {0: 3, 1: 2}, {0: 4, 1: 3}] == [source.at_time(at) for at in (2_000, 9_001, 12_001)]
-    intake = Intake(source, Pace(Bounds(3, 10**9, 1.0)), TimeCut(source.at_time, now_ms()))
+    intake = Intake(source, Pace(Bounds(3, 10**9, 1.0)), TimeCut(source.first_at, now_ms()))
     intake.take_in(source.begins(), first=True)
     taken = []
     while (ranges := intake.next(source.stable_ends())) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -34,7 +34,7 @@ class Log:
         self.partitions = partitions
         self.asked = 0
 
-    def at_time(self, time_ms: int) -> dict[int, int]:
+    def first_at(self, time_ms: int, starts: Mapping[int, int], most: int) -> dict[int, int]:
         assert time_ms >= 0
         self.asked += 1
         return {
@@ -56,7 +56,7 @@ class Log:
 def batches(log: Log, most: int, *, by_time: bool = True) -> list[tuple[Range, ...]]:
     """What batch after batch takes, each of so many records at the most, until nothing is left."""
     source: Any = log
-    intake = Intake(source, Pace(Bounds(most, 10**12, 1.0)), TimeCut(log.at_time, NOW_MS) if by_time else None)
+    intake = Intake(source, Pace(Bounds(most, 10**12, 1.0)), TimeCut(log.first_at, NOW_MS) if by_time else None)
     intake.take_in(dict.fromkeys(log.ends, 0), first=True)
     taken: list[tuple[Range, ...]] = []
     while (ranges := intake.next(log.ends)) is not None:
@@ -168,7 +168,7 @@ def test_while_records_go_on_alike_brokers_are_asked_once_a_batch() -> None:
     begin = NOW_MS - 24 * HOUR_MS
     log = Log(*([begin + n * 2_000 + p for n in range(40_000 - 5_000 * p)] for p in range(3)))
     first = Log(*log.partitions)
-    TimeCut(first.at_time, NOW_MS).taken(dict.fromkeys(log.ends, 0), log.ends, 1_000)
+    TimeCut(first.first_at, NOW_MS).taken(dict.fromkeys(log.ends, 0), log.ends, 1_000)
     assert first.asked <= 45
     taken = batches(log, 1_000)
     assert log.asked <= first.asked + 1.5 * len(taken)
