@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import ClassVar, TypeVar
 
 from statestore import changelog_topic
@@ -25,6 +26,8 @@ V = TypeVar("V")
 Found = TypeVar("Found")
 UNCOMMITTED_BYTES = "uncommitted-bytes"
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+# So often a committed read in memory is tried beside commits; then they wait for it.
+_READS_BESIDE = 2
 
 
 class Kind(StateStore):
@@ -333,11 +336,15 @@ class Kind(StateStore):
         """
         if isolation is Isolation.READ_UNCOMMITTED or not self.transactional():
             return read(self._stream_time(isolation))
-        while True:
+        tries = count()
+        while self._persistent or next(tries) < _READS_BESIDE:
             known, version = self._committed, self._version_seen()
             found = read(version.stream_time_ms)
             if known is self._committed and version == self._version_seen():
                 return found
+        # What is in memory is copied as it is opened: that may always take longer than commits are apart.
+        with self.transaction.base.still():
+            return read(self._version_seen().stream_time_ms)
 
     def approximate_num_uncommitted_bytes(self) -> int:
         """Keys and values written since the last commit, overwrites counted again; 0 if not transactional."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from statestore.ranges import Range
@@ -119,6 +120,10 @@ class Base(ABC):
         `deleted` are ranges of keys, deleted before the changes are applied. `sync` returns when the disk has it,
         and all that was written before.
         """
+
+    def still(self) -> AbstractContextManager[object]:
+        """While it is held nobody writes, so that all reads are of one version; only what is in memory knows that."""
+        return nullcontext()
 
     @abstractmethod
     def estimate(self, space: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from threading import RLock
 
 from sortedcontainers import SortedDict
@@ -93,6 +94,9 @@ class MemoryBase(Base):
                         entries.pop(key, None)
                     else:
                         entries[key] = value
+
+    def still(self) -> AbstractContextManager[object]:
+        return self._lock
 
     def estimate(self, space: str) -> int:
         with self._lock:

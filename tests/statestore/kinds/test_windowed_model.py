@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -15,7 +18,8 @@ from hypothesis import strategies as st
 from statestore.kinds.base import Kind
 from statestore.kinds.session import Session
 from statestore.kinds.window import Window
-from statestore.store import Isolation, TransactionalMechanism
+from statestore.spaces.memory import MemoryBase
+from statestore.store import Entry, Isolation, TransactionalMechanism
 from statestore.windows import MAX_TIME_MS, Windowed
 from tests.statestore.conftest import SETUPS, TRANSACTIONAL, Setup, TaskUnderTest
 
@@ -279,6 +283,38 @@ def test_a_committed_read_beside_a_writer_lacks_no_segment(task: TaskUnderTest) 
     stop.set()
     reader.join()
     assert [] == torn
+
+
+@pytest.mark.parametrize("setup", BOTH[1:], ids=str)
+def test_a_committed_read_in_memory_ends_though_commits_come_all_the_time(
+    task: TaskUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, _, store = window_of(task, 1000)
+    assert isinstance(store, Window)
+    scan, versions = MemoryBase.scan, count(1)
+
+    def write(version: int) -> None:
+        for start in (0, 10, 20):
+            put(b"%d" % version, start)
+        store.commit(version)
+
+    write(0)
+    with ThreadPoolExecutor(1) as writer:
+
+        def scan_and_commit(*about: Any, **bounds: Any) -> Iterator[Entry]:
+            found, version = scan(*about, **bounds), next(versions)
+            assert version < 50, "the read does not end"
+            # A commit that waits for the reader comes later.
+            with suppress(TimeoutError):
+                writer.submit(write, version).result(0.1)
+            return found
+
+        monkeypatch.setattr(MemoryBase, "scan", scan_and_commit)
+        found = {at.start_ms: value for at, value in store.all(COMMITTED)}
+        monkeypatch.undo()
+    assert [0, 10, 20] == list(found)
+    assert 1 == len(set(found.values()))
+    assert {b"%d" % (next(versions) - 1)} == {value for _, value in store.all(COMMITTED)}
 
 
 @pytest.mark.parametrize("duplicates", [False, True], ids=["one value", "duplicates"])
