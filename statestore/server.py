@@ -124,7 +124,7 @@ class StoreServer(flight.FlightServerBase):  # type: ignore[misc]
         """The entries; Flight asks for them when `do_get` has returned, so that their errors are turned here."""
         try:
             task = self._task(command)
-            with task.spoiling():
+            with task.spoiling(in_query=True):
                 yield from self._entries(task, command)
         except RollforwardError as error:
             raise self._refusal(error) from error

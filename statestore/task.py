@@ -166,12 +166,18 @@ class Task:
             return opened
 
     @contextmanager
-    def spoiling(self) -> Iterator[None]:
-        """Work on the store's files. Raises `Unavailable` for damage, and the next opening begins without them."""
+    def spoiling(self, *, in_query: bool = False) -> Iterator[None]:
+        """Work on the store's files. Raises `Unavailable` for damage, and the next opening begins without them.
+
+        in_query: what the moment is to blame for, as too many open files, is the query's alone: the task goes on.
+        """
         database = self._database
         try:
             yield
         except TaskCorrupted as error:
+            if in_query and not is_damage(error):
+                hint = "ask again"
+                raise Unavailable("local store cannot be read", task=self.spec.name, error=error, hint=hint) from error
             with self._lock:
                 # A reader may be at files that the task has let go by now.
                 if database is self._database:

@@ -63,7 +63,7 @@ from statestore.failpoints import reach
 from statestore.kafka.admin import Admin
 
 log = structlog.get_logger()
-# How often the source topic is looked at anew.
+# How often the source topic is looked at anew, and whether every task is open.
 _LOOK_S = 30.0
 # Ends of a batch behind which none is to begin.
 _NOTHING_BEHIND: Mapping[int, int] = {}
@@ -287,11 +287,8 @@ class QueryDriver:
                 self._servers.ensure(f"batch {planned.batch} failed: {cause}", only=self.query.name)
         with self._traces.span("finish", batch=planned.batch):
             self._journal.finish(planned)
-        figures = self._figures()
-        if any(task["state"] != "running" for task in figures):
-            # The batch is committed; a task that could not apply it recovers now, not when the next batch comes.
-            self._servers.ensure(f"batch {planned.batch} was not applied", only=self.query.name)
-            figures = self._figures()
+        # The batch is committed; a task that could not apply it recovers now, not when the next batch comes.
+        figures = self._figures_of_open(f"batch {planned.batch} was not applied")
         seconds = time.monotonic() - started
         self._pace.took(
             offsets=count_offsets(planned.ranges),
@@ -417,6 +414,14 @@ class QueryDriver:
             self._log.warning("figures are incomplete", error=str(error))
             return []
 
+    def _figures_of_open(self, cause: str) -> list[dict[str, Any]]:
+        """Each task's numbers, when those that had stopped are open again."""
+        figures = self._figures()
+        if any(task["state"] != "running" for task in figures):
+            self._servers.ensure(cause, only=self.query.name)
+            figures = self._figures()
+        return figures
+
     def lags(self) -> dict[int, int]:
         """Records of each source partition that no planned batch holds; empty before the query is owned."""
         return self._intake.lags()
@@ -453,6 +458,8 @@ class QueryDriver:
                 started = time.monotonic()
                 if started - looked > _LOOK_S:
                     self._look_again()
+                    # A query may have met damage and stopped its task, and no batch come that would notice.
+                    self._figures_of_open("a task was not running")
                     looked = started
                 asked = self._requests.next()
                 if asked is not None:

@@ -1,4 +1,4 @@
-"""A batch that is given up: what its error says is true of every task."""
+"""A batch that is given up: what its error says is true of every task. A task that stops between batches is opened again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
+from pipelines.engine import query_driver
 from pipelines.engine.job import StagedBatch
 from pipelines.engine.query_driver import QueryDriver
 from pipelines.traces import NO_TRACES
@@ -69,3 +70,39 @@ def test_nothing_is_said_to_be_committed_only_where_that_is_known(figures: list[
     with pytest.raises(Unavailable) as given_up:
         driver_of(figures)._run(QUERY, PLANNED, 0.0)
     assert given_up.value.hint == f"{known}; fix the cause and start the pipeline again"
+
+
+@pytest.mark.parametrize("state", ["running", "broken"])
+def test_a_task_that_a_query_has_stopped_is_opened_again_though_no_batch_comes(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_driver, "_LOOK_S", -1.0)
+    figures, opened, looks = [task(6), task(6, state)], list[str](), list[int]()
+    driver = driver_of(figures)
+
+    def ensure(_cause: str, *, only: str) -> None:
+        opened.append(only)
+        figures[1]["state"] = "running"
+
+    def no_batch(*_: Any) -> bool:
+        looks.append(len(opened))
+        if len(looks) == 3:
+            driver.stopping.set()
+        return False
+
+    fakes: dict[str, Any] = {
+        "error": None,
+        "stopping": threading.Event(),
+        "_settings": SimpleNamespace(batch_interval_s=0.0),
+        "_servers": SimpleNamespace(figures=lambda _query: figures, ensure=ensure),
+        "_requests": SimpleNamespace(next=lambda: None),
+        "_look_again": lambda: None,
+        "_stable_ends": dict,
+        "_next_batch": no_batch,
+    }
+    for name, fake in fakes.items():
+        setattr(driver, name, fake)
+    driver._follow(None)
+    assert driver.error is None
+    expected = ["q"] if state == "broken" else []
+    assert (expected, [len(expected)] * 3) == (opened, looks)

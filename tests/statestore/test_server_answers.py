@@ -70,3 +70,15 @@ def test_damage_that_a_query_meets_is_told_and_the_store_made_again(
         asked(tmp_path)
     assert task.state is TaskState.BROKEN
     assert doubted(task.spec.folder).exists()
+
+
+def test_what_a_query_fails_of_for_the_moment_is_no_matter_of_its_task(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "IO error: While open a file for random read: 000012.sst: Too many open files"
+    fails(task, TaskCorrupted("rocksdb failed", error=said), monkeypatch)
+    task.state = TaskState.RUNNING
+    with pytest.raises(Unavailable, match=r"local store cannot be read .*Too many open files"):
+        asked(tmp_path)
+    assert task.state is TaskState.RUNNING
+    assert not doubted(task.spec.folder).exists()
