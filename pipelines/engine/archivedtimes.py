@@ -28,15 +28,13 @@ class ArchivedTimes:
         self._read: dict[Piece, tuple[_Ints, _Ints]] = {}
 
     def first(self, partition: int, start: int, end: int, time_ms: int) -> int | None:
-        """The first offset before `end` whose record is of that time or later; None where none is.
-
-        As of a broker it may lie before `start`, but not before the file that holds `start`.
-        """
+        """The first offset from `start` on and before `end` whose record is of that time or later; None where none is."""
         for piece in self._between(partition, start, end):
             offsets, times = self._times(piece)
-            late = np.flatnonzero(times[: np.searchsorted(offsets, end)] >= time_ms)
+            looked = slice(*np.searchsorted(offsets, [start, end]))
+            late = np.flatnonzero(times[looked] >= time_ms)
             if len(late):
-                return int(offsets[late[0]])
+                return int(offsets[looked][late[0]])
         return None
 
     def _between(self, partition: int, start: int, end: int) -> list[Piece]:

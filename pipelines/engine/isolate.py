@@ -6,7 +6,8 @@ costs about two jobs for each halving and record. So a search ends with the `mos
 what follows is the next batch's to search, and what was found is committed meanwhile. So it does between two halves that
 fail together and not alone, such as amounts whose sum is too large: with the first half committed, the record of the
 second that is one too many fails alone. And so it does in front of a record that fails alone and not where it stands,
-such as an amount for which those before it make room: with them committed it is tried again.
+such as an amount for which those before it make room: with them committed it is tried again. Where no record matters to
+another, and in a period, whose records are many, a record that fails alone twice is refused.
 
 Only what an expression or the decoder raises counts against a record, and a result that its topic does not take. A
 server, worker or broker that is gone raises too, and a good record must never be given up for that: every other error
@@ -87,19 +88,27 @@ def cause_of(error: BaseException) -> str:
 Failure = Callable[[Planned, tuple[Range, ...]], str | None]
 # Is given some offsets, and what is to be left out of them.
 Trial = Callable[[tuple[Range, ...], tuple[Refused, ...]], str | None]
+# The first so many of some offsets.
+Cut = Callable[[tuple[Range, ...], int], tuple[Range, ...]]
 
 
-def without_refused(planned: Planned, failure: Failure, *, most: int) -> Planned:
+def without_refused(
+    planned: Planned, failure: Failure, *, most: int, stateless: bool = False, cut: Cut | None = None
+) -> Planned:
     """The batch without the records that it fails of, perhaps over fewer offsets. It does not fail when it is tried.
 
-    `failure` says why a batch fails of some of its offsets. Unchanged if the batch does not fail any more. Raises
+    `failure` says why a batch fails of some of its offsets. Of a `stateless` query no record matters to another. `cut` says
+    where a shorter batch ends that has so many offsets. Unchanged if the batch does not fail any more. Raises
     `InvalidInput` for a period that is computed again and would have to be cut, or fails of more than `most` records;
     and for a record that fails though it is left out, whose reason is not the record.
     """
     period = planned.recompute
     while True:
         read = planned.ranges if period is None else period.ranges
-        found, known = find_refused(read, _trial(failure, planned), most=most if period is None else most + 1)
+        # A period is long: to read all in front of each record would take hours.
+        alone = stateless or period is not None
+        most_found = most if period is None else most + 1
+        found, known = find_refused(read, _trial(failure, planned), most=most_found, alone=alone)
         again = {(r.partition, r.offset) for r in planned.refused} & {(r.partition, r.offset) for r in found}
         if again:
             partition, offset = min(again)
@@ -120,9 +129,15 @@ def without_refused(planned: Planned, failure: Failure, *, most: int) -> Planned
             )
         if not found and known == read:
             return planned
+        if cut is not None and known != read:
+            shorter = cut(read, count_offsets(known))
+            # It is rounded up.
+            known = shorter if count_offsets(shorter) < count_offsets(read) else known
         # What is left is tried once more, for it may fail together. What lies behind it now is another batch's, and what
         # was refused behind a record that is found only now may have failed because of that one.
-        ends = {r.partition: r.end for r in known} | {r.partition: r.offset for r in reversed(found)}
+        ends = {r.partition: r.end for r in known}
+        found = tuple(r for r in found if r.offset < ends[r.partition])
+        ends |= {r.partition: r.offset for r in reversed(found)}
         refused = tuple(r for r in planned.refused if r.offset < ends[r.partition]) + found
         planned = replace(planned, refused=refused, ranges=planned.ranges if period else known)
 
@@ -133,12 +148,12 @@ def _trial(failure: Failure, planned: Planned) -> Trial:
 
 
 def find_refused(
-    ranges: tuple[Range, ...], failure: Trial, *, most: int
+    ranges: tuple[Range, ...], failure: Trial, *, most: int, alone: bool = False
 ) -> tuple[tuple[Refused, ...], tuple[Range, ...]]:
     """The records that fail when they are alone, each with its reason; and the offsets up to which they were searched for.
 
     `failure` tries some offsets and says why they fail. A record is tried twice before it is refused: alone, and behind
-    what is in front of it, without what was found there. All of `ranges` are searched, unless `most` are found, halves
+    what is in front of it, without what was found there, or `alone` once more. All of `ranges` are searched, unless `most` are found, halves
     that fail together only, or a record that fails alone only: it ends with that record, the first half, or in front of
     that record, at about the same part of every partition. Without the records that were found the rest may fail again,
     as a sum does. Raises whatever `failure` raises.
@@ -160,11 +175,12 @@ def find_refused(
             pending += [_Together(second, len(found)), second, first]
             continue
         before, ends = ends, ends | {r.partition: r.end for r in part}
-        if reason is not None:
-            if failure(_up_to(ranges, ends), tuple(found)) is None:
+        if reason is not None and failure(part if alone else _up_to(ranges, ends), tuple(found)) is None:
+            if not alone:
                 front = _up_to(ranges, before)
                 # The first one has failed once only.
                 return tuple(found), front if count_offsets(front) else _up_to(ranges, ends)
+        elif reason is not None:
             (only,) = [r for r in part if r.offsets]
             found.append(Refused(only.partition, only.start, reason))
             log.warning("record is refused", partition=only.partition, offset=only.start, reason=reason)

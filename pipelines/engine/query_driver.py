@@ -134,9 +134,10 @@ class QueryDriver:
             ),
             rows=1 if self.query.window is None else self.query.window.overlap,
         )
-        # Only windows close, and make late what comes behind.
-        by_time = None if self.query.window is None else TimeCut(self._source.first_at, now_ms())
-        self._intake = Intake(self._source, self._pace, by_time)
+        # Only windows close, and make late what comes behind. What a column's times are is known when it has been read.
+        is_by_time = self.query.window is not None and self.query.source.timestamp is None
+        self._by_time = TimeCut(self._source.first_at, now_ms()) if is_by_time else None
+        self._intake = Intake(self._source, self._pace, self._by_time)
         self._stager = Stager(deployed, settings, self._source, servers, spark)
         self._lag = 0
         self._thread: threading.Thread | None = None
@@ -312,7 +313,13 @@ class QueryDriver:
         # Retention may have taken records since, and a search would blame those that are left.
         self._source.deleted({r.partition: r.start for r in planned.ranges}, self._source.begins())
         failure = partial(self._stager.failure, query)
-        left = without_refused(planned, failure, most=self._settings.poisoned_records_max)
+        left = without_refused(
+            planned,
+            failure,
+            most=self._settings.poisoned_records_max,
+            stateless=query.stateless,
+            cut=None if self._by_time is None else self._by_time.shortened,
+        )
         if left == planned:
             self._log.warning("batch does not fail when it is tried", batch=planned.batch)
             return planned
@@ -330,7 +337,12 @@ class QueryDriver:
 
     def _begin_next(self, planned: Planned, staged: StagedBatch, ends: Mapping[int, int]) -> None:
         """3 Stage by Spark, of the batch that follows one whose commit comes now, if a whole one is left."""
-        ranges = None if self._stager.most else self._intake.next_whole(ends)
+        try:
+            ranges = None if self._stager.most else self._intake.next_whole(ends)
+        except Unavailable as error:
+            # The staged batch needs none of what was asked.
+            self._log.warning("next batch does not begin yet", batch=planned.batch, error=str(error))
+            return
         if ranges is None or self.stopping.is_set():
             return
         chosen = self._planned(ranges)

@@ -18,6 +18,7 @@ import structlog
 
 from pipelines.archive import open_archive
 from pipelines.engine.input import Input, KafkaPart, Part, PartsInTurn
+from pipelines.engine.recordtimes import RecordTimes
 from pipelines.plan import Query
 from statestore.batches import Planned, Range
 from statestore.config import KafkaConfig, ObjectsConfig
@@ -51,6 +52,7 @@ class SourceTopic:
         self._archive = archive
         self._topic: Topic | None = None
         self._times: ArchivedTimes | None = None
+        self._sampled: RecordTimes | None = None
 
     @property
     def topic(self) -> Topic:
@@ -108,17 +110,28 @@ class SourceTopic:
     def first_at(self, time_ms: int, starts: Mapping[int, int], most: int) -> dict[int, int]:
         """`at_time` of the records from `starts` on, also of those that only the archive has.
 
-        Of these no more than `most` and the next one are looked at: if none of them is of that time, what is behind is given.
+        Brokers tell of a whole partition, and of one record that was ahead of its time, long ago, if they are asked for any
+        time before that record's. There a few records are looked at, and times between them are taken to go on. There, and
+        in the archive, no more than `most` and the next offset are looked at: what is behind is given if none is of that time.
         """
         found = self.at_time(time_ms)
         begins = {} if self._archive is None else self.begins()
+        reached = [partition for partition, start in starts.items() if found[partition] < start]
+        ends = self.stable_ends() if reached else {}
         for partition, start in starts.items():
-            if start < begins.get(partition, 0):
-                end = min(start + most + 1, begins[partition])
-                archived = self._archived_times().first(partition, start, end, time_ms)
-                if archived is not None or end < begins[partition]:
+            begin, end = begins.get(partition, 0), start + most + 1
+            if start < begin:
+                archived = self._archived_times().first(partition, start, min(end, begin), time_ms)
+                if archived is not None or end < begin:
                     found[partition] = end if archived is None else archived
+            elif partition in reached:
+                found[partition] = self._record_times().first(partition, start, min(end, ends[partition]), time_ms)
         return found
+
+    def _record_times(self) -> RecordTimes:
+        if self._sampled is None:
+            self._sampled = RecordTimes(Reader(self._kafka), self.topic.name)
+        return self._sampled
 
     def _archived_times(self) -> ArchivedTimes:
         # Imports Parquet's reader, which few queries need.

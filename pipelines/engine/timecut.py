@@ -20,8 +20,10 @@ tell them from records.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pipelines.engine.pace import FULL, shares
+from statestore.batches import Range
 
 # A batch aims at the middle of what is full.
 _AIM = (FULL + 1) / 2
@@ -38,8 +40,15 @@ class TimeCut:
     def __init__(self, first_at: FirstAt, now_ms: int) -> None:
         self._first_at = first_at
         self._time = now_ms
-        # Of the batch before, how long an offset was.
+        # Of the batch before, how long an offset was, and whether it ended within a millisecond.
         self._offset_ms = 0.0
+        self._is_within = False
+
+    def shortened(self, ranges: tuple[Range, ...], most: int) -> tuple[Range, ...]:
+        """The first so many offsets of these; perhaps some more, of each partition one at the least."""
+        at, backlog = {r.partition: r.start for r in ranges}, {r.partition: r.offsets for r in ranges if r.offsets}
+        taken = self.taken(at, backlog, most)
+        return tuple(replace(r, end=r.start + taken.get(r.partition, 0)) for r in ranges)
 
     def taken(self, at: Mapping[int, int], backlog: Mapping[int, int], most: int) -> dict[int, int]:
         """How many offsets of each partition's backlog, which begins `at`, a batch takes that may take so many."""
@@ -57,6 +66,10 @@ class TimeCut:
         high, beyond = _BEHIND, dict(backlog)
         ahead = max(_LEAST_STEP_MS, int(_AIM * most * self._offset_ms))
         guess, step = self._time + ahead, max(_LEAST_STEP_MS, ahead // 4)
+        if self._is_within:
+            # It may well be the same one.
+            guess, step = self._time + 1, 1
+        self._is_within = False
         while high - low > 1:
             guess = min(max(guess, low + 1), high - 1)
             found = self._before(guess, at, backlog, most)
@@ -68,9 +81,10 @@ class TimeCut:
                     return low, sure
             if low == _BEFORE or high == _BEHIND:
                 guess = high - step if low == _BEFORE else low + step
-                step *= 2
+                step = max(2 * step, _LEAST_STEP_MS)
             else:
                 guess = (low + high) // 2
+        self._is_within = True
         return low, _with_some(sure, beyond, most)
 
     def _before(self, time_ms: int, at: Mapping[int, int], backlog: Mapping[int, int], most: int) -> dict[int, int]:

@@ -1,7 +1,9 @@
-"""A backlog that only the archive has in part is cut by time as one that brokers have whole."""
+"""A backlog is cut by time whatever the brokers have of it, and whatever they say of what lies before it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,53 +11,72 @@ from typing import Any
 import pytest
 
 from pipelines.archive import Archive, open_archive
+from pipelines.engine.recordtimes import RecordTimes
 from pipelines.engine.source import SourceTopic
 from statestore.config import KafkaConfig, ObjectsConfig
 from statestore.kafka.admin import Topic
 from statestore.kafka.reader import Record
-from tests.engine.test_timecut import Log, batches, dropped, in_order, inputs, uneven
+from tests.engine.test_timecut import HOUR_MS, MINUTE_MS, NOW_MS, Log, batches, dropped, in_order, inputs, uneven
 
 TOPIC = Topic("t", "id", 2)
 
 
-class Shortened(Log):
-    """A topic whose beginnings were archived in files of so many offsets, and deleted."""
+class Brokers(Log):
+    """A topic behind a source: brokers have it from some offsets on, and answer for all that they have."""
 
-    def __init__(self, whole: Log, begins: dict[int, int], config: ObjectsConfig, file_records: int) -> None:
+    def __init__(self, whole: Log, begins: dict[int, int], archive: ObjectsConfig | None = None) -> None:
         super().__init__(*whole.partitions)
-        self.kept = begins
-        self.archive = open_archive(config, TOPIC)
-        for partition in begins:
-            for start in range(0, begins[partition], file_records):
-                self.put(partition, start, min(start + file_records, begins[partition]))
+        self.begins, self.reads = begins, 0
         query: Any = SimpleNamespace(name="q", stateless=False, source=SimpleNamespace(topic="t"))
-        self.source = SourceTopic(query, KafkaConfig("nowhere:1"), accept_loss=False, archive=config)
-        # Answers of brokers that have the rest.
+        self.source = SourceTopic(query, KafkaConfig("nowhere:1"), accept_loss=False, archive=archive)
         admin: Any = SimpleNamespace(
             describe=lambda names: {"t": TOPIC},
-            begins=lambda name, partitions: dict(self.kept),
+            begins=lambda name, partitions: dict(self.begins),
+            stable_ends=lambda name, partitions: self.ends,
             at_time=lambda name, time_ms, partitions: self.left(time_ms),
         )
-        self.source._admin = admin
+        reader: Any = self
+        self.source._admin, self.source._sampled = admin, RecordTimes(reader, "t")
         self.source.look()
 
-    def put(self, partition: int, start: int, end: int) -> None:
-        """Archive these offsets."""
+    def kept(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def read(self, _topic: str, partition: int, *, start: int, end: int) -> Iterator[list[Record]]:
+        """As `Reader` does."""
+        self.reads += 1
+        assert start >= self.begins[partition]
         times = enumerate(self.partitions[partition][start:end], start)
-        records = [Record(None, b"", n, time) for n, time in times if time is not None]
-        assert self.archive.put(partition, start, end, records)
+        yield from ([Record(None, b"", n, time)] for n, time in times if time is not None)
 
     def left(self, time_ms: int) -> dict[int, int]:
         """What brokers answer."""
         return {
             number: next((n for n in range(begin, len(times)) if (times[n] or -1) >= time_ms), len(times))
-            for number, begin in self.kept.items()
+            for number, begin in self.begins.items()
             for times in [self.partitions[number]]
         }
 
     def first_at(self, time_ms: int, starts: Any, most: int) -> dict[int, int]:
         self.asked += 1
         return self.source.first_at(time_ms, starts, most)
+
+
+class Shortened(Brokers):
+    """A topic whose beginnings were archived in files of so many offsets, and deleted."""
+
+    def __init__(self, whole: Log, begins: dict[int, int], config: ObjectsConfig, file_records: int) -> None:
+        super().__init__(whole, begins, config)
+        self.archive = open_archive(config, TOPIC)
+        for partition in begins:
+            for start in range(0, begins[partition], file_records):
+                self.put(partition, start, min(start + file_records, begins[partition]))
+
+    def put(self, partition: int, start: int, end: int) -> None:
+        """Archive these offsets."""
+        times = enumerate(self.partitions[partition][start:end], start)
+        records = [Record(None, b"", n, time) for n, time in times if time is not None]
+        assert self.archive.put(partition, start, end, records)
 
 
 @pytest.fixture
@@ -99,5 +120,19 @@ def test_what_is_archived_later_is_found(config: ObjectsConfig) -> None:
     assert 100 == log.first_at(0, {0: 100, 1: 0}, 500)[0]
     assert 150 == log.first_at(middle, {0: 0, 1: 0}, 500)[0]
     log.put(0, 100, 200)
-    log.kept[0] = 200
+    log.begins[0] = 200
     assert 150 == log.first_at(middle, {0: 0, 1: 0}, 500)[0]
+
+
+@pytest.mark.parametrize("most", [300, 1_000])
+def test_a_record_that_was_ahead_of_its_time_long_ago_holds_nothing_back(most: int) -> None:
+    hours = [[NOW_MS - 2 * HOUR_MS + n * 1_000 for n in range(7_200)] for _ in range(2)]
+    # As far ahead as brokers take it; read when it came.
+    hours[0][3_000] += 55 * MINUTE_MS
+    log = Brokers(Log(*hours), {0: 0, 1: 0})
+    cut = batches(log, most, begin=3_600)
+    assert 0 == dropped(log, cut)
+    for ranges in cut[:-1]:
+        assert abs(ranges[0].offsets - ranges[1].offsets) <= 2
+    # By halving, and what was seen is not looked at again.
+    assert log.reads <= 25 * len(cut)

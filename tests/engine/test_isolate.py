@@ -153,6 +153,21 @@ def test_no_partition_waits_for_another_and_no_record_is_lost(partitions: list[l
     assert refused == poisoned
 
 
+@pytest.mark.parametrize("is_period", [False, True])
+def test_where_no_record_matters_to_another_none_is_read_again_for_it(is_period: bool) -> None:
+    poisoned, read = Job({(0, 5 + 2_000 * n) for n in range(50)}), []
+
+    def failure(planned: Planned, part: tuple[Range, ...]) -> str | None:
+        read.append(offsets(part))
+        return Left(poisoned)(planned, part)
+
+    whole = Planned(1, "plan", ranges(100_000))
+    if is_period:
+        whole = Planned(1, "plan", ranges(0), recompute=Recompute("request", 0, 1, ranges(100_000)))
+    assert 50 == len(without_refused(whole, failure, most=100, stateless=not is_period).refused)
+    assert sum(read) < 12 * 100_000
+
+
 def test_a_period_is_not_cut() -> None:
     period = Recompute("request", 0, 1, ranges(50))
     planned = Planned(1, "plan", ranges(0), recompute=period)

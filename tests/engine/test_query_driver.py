@@ -106,3 +106,16 @@ def test_a_task_that_a_query_has_stopped_is_opened_again_though_no_batch_comes(
     assert driver.error is None
     expected = ["q"] if state == "broken" else []
     assert (expected, [len(expected)] * 3) == (opened, looks)
+
+
+def test_a_staged_batch_does_not_fail_of_what_the_next_one_asks() -> None:
+    def gone(_ends: object) -> None:
+        raise Unavailable("partition has no leader")
+
+    begun: list[object] = []
+    driver: Any = driver_of([task(6)])
+    driver._intake = SimpleNamespace(next_whole=gone)
+    driver._ahead = SimpleNamespace(begin=lambda *what: begun.append(what))
+    del driver._begin_next
+    driver._begin_next(PLANNED, StagedBatch(10, 0, ()), {0: 20})
+    assert begun == []

@@ -13,11 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipelines.engine.intake import Intake
+from pipelines.engine.isolate import without_refused
 from pipelines.engine.pace import FULL, Bounds, Pace
 from pipelines.engine.record_order import record_order
 from pipelines.engine.timecut import TimeCut
 from pipelines.plan import Window
-from statestore.batches import Planned, Range
+from statestore.batches import Planned, Range, count_offsets
 from tests.engine.ordered_model import Input
 from tests.engine.test_record_order import QUERY, Task
 
@@ -28,7 +29,7 @@ WINDOWED = replace(QUERY, window=Window("tumbling", 10 * MINUTE_MS, 10 * MINUTE_
 
 
 class Log:
-    """A topic: of each partition the records' times, None where there is no record any more. Answers as brokers do."""
+    """A topic: of each partition the records' times, None where there is no record any more. Answers as a source does."""
 
     def __init__(self, *partitions: Sequence[int | None]) -> None:
         self.partitions = partitions
@@ -38,8 +39,9 @@ class Log:
         assert time_ms >= 0
         self.asked += 1
         return {
-            number: next((n for n, time in enumerate(times) if time is not None and time >= time_ms), len(times))
-            for number, times in enumerate(self.partitions)
+            number: next((n for n in range(start, len(times)) if (times[n] or -1) >= time_ms), len(times))
+            for number, start in starts.items()
+            for times in [self.partitions[number]]
         }
 
     def deleted(self, *_: object) -> tuple[Range, ...]:
@@ -53,11 +55,11 @@ class Log:
         return {number: len(times) for number, times in enumerate(self.partitions)}
 
 
-def batches(log: Log, most: int, *, by_time: bool = True) -> list[tuple[Range, ...]]:
-    """What batch after batch takes, each of so many records at the most, until nothing is left."""
+def batches(log: Log, most: int, *, by_time: bool = True, begin: int = 0) -> list[tuple[Range, ...]]:
+    """What batch after batch takes, each of so many records at the most, until nothing is left from an offset on."""
     source: Any = log
     intake = Intake(source, Pace(Bounds(most, 10**12, 1.0)), TimeCut(log.first_at, NOW_MS) if by_time else None)
-    intake.take_in(dict.fromkeys(log.ends, 0), first=True)
+    intake.take_in(dict.fromkeys(log.ends, begin), first=True)
     taken: list[tuple[Range, ...]] = []
     while (ranges := intake.next(log.ends)) is not None:
         assert any(r.offsets for r in ranges), "a batch of nothing"
@@ -172,6 +174,37 @@ def test_while_records_go_on_alike_brokers_are_asked_once_a_batch() -> None:
     assert first.asked <= 45
     taken = batches(log, 1_000)
     assert log.asked <= first.asked + 1.5 * len(taken)
+
+
+def test_of_records_of_one_time_few_questions_are_asked() -> None:
+    log = Log(*([NOW_MS + n // 15_000 * 24 * HOUR_MS for n in range(60_000)] for _ in range(3)))
+    taken = batches(log, 1_000)
+    assert len(taken) <= 180 + 3
+    assert log.asked <= 3 * len(taken)
+
+
+def poisoned(log: Log, most: int) -> list[tuple[Range, ...]]:
+    """Batch after batch, each cut since it fails of more than so many records, as amounts do that are too much together."""
+    cut, at, taken = TimeCut(log.first_at, NOW_MS), dict.fromkeys(log.ends, 0), []
+    while at != log.ends:
+        planned = Planned(0, "h", tuple(log.range(number, at[number], end) for number, end in log.ends.items()))
+
+        def failure(_planned: Planned, part: tuple[Range, ...]) -> str | None:
+            return "sum" if count_offsets(part) > most else None
+
+        left = without_refused(planned, failure, most=9, cut=cut.shortened)
+        assert 0 < count_offsets(left.ranges) <= most
+        assert not left.refused
+        taken.append(left.ranges)
+        at = {r.partition: r.end for r in left.ranges}
+    return taken
+
+
+def test_a_batch_that_is_cut_because_it_fails_ends_at_one_time_as_well() -> None:
+    log = uneven()
+    assert 0 == dropped(log, poisoned(log, 150))
+    # Of two records, of which one may be taken at a time.
+    assert 2 == len(poisoned(Log([1], [2]), 1))
 
 
 @pytest.mark.parametrize("partitions", [[list(range(100))], [list(range(100)), []]])
