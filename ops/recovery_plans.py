@@ -20,8 +20,8 @@ from statestore.config import RocksConfig, TaskSpec
 from statestore.errors import Unrecoverable
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
-from statestore.planning.facts import UNUSABLE, Found, gather, unusable, why_not_opened, with_snapshots
-from statestore.planning.hazards import ahead_of, require_positions
+from statestore.planning.facts import UNUSABLE, Found, gather, unusable, why_not_opened, with_done, with_snapshots
+from statestore.planning.hazards import has_later, require_positions
 from statestore.planning.plan import Option, every_way, none_because, plan_recovery
 from statestore.recovery import require_no_records
 from statestore.snapshots.service import Snapshots
@@ -43,11 +43,19 @@ def plans_of(row: PipelineDefinition, settings: Settings, tell: Progress) -> lis
         log = BatchesLog(reader, deployed.batches_topic, tasks=deployed.query.tasks)
         for spec in deployed.task_specs(settings.states):
             tell(spec.name, "reading its position, its local store and its snapshots")
-            plans.append(_plan(spec, log, reader, admin, snapshots))
+            plans.append(_plan(spec, log, reader, admin, snapshots, transactions=settings.transactions))
     return plans
 
 
-def _plan(spec: TaskSpec, log: BatchesLog, reader: Reader, admin: Admin, snapshots: Snapshots | None) -> dict[str, Any]:
+def _plan(
+    spec: TaskSpec,
+    log: BatchesLog,
+    reader: Reader,
+    admin: Admin,
+    snapshots: Snapshots | None,
+    *,
+    transactions: bool,
+) -> dict[str, Any]:
     checkpoint, problem = _local(spec)
     asked = Moment()
     local_batch = None if checkpoint is None else checkpoint.batch
@@ -56,6 +64,9 @@ def _plan(spec: TaskSpec, log: BatchesLog, reader: Reader, admin: Admin, snapsho
         found = gather(spec, reader, admin, position, checkpoint, problem, asked)
     except Unrecoverable as error:
         return _unrecoverable(spec, error, none_because(error), position, local_batch)
+    # What the driver has left open tells where to look, and is not waited for.
+    done = log.driver_log(uncommitted=True).done
+    found = with_done(found, spec, reader, done, transactions=transactions)
     if snapshots is None:
         found = replace(found, snapshots_problem="snapshots are turned off")
     else:
@@ -74,10 +85,10 @@ def _plan(spec: TaskSpec, log: BatchesLog, reader: Reader, admin: Admin, snapsho
 
 
 def _require_positions(spec: TaskSpec, log: BatchesLog, found: Found) -> None:
-    if not ahead_of(spec, found):
+    if not has_later(spec, found):
         return
     standing = log.standing(spec.number)
-    # Of a task that has gone on meanwhile what is ahead of the facts may be its newest.
+    # Of a task that has gone on meanwhile what is later than the facts may be its newest.
     if standing.position == found.position:
         require_positions(spec, found, standing)
 

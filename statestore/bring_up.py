@@ -285,7 +285,7 @@ class BringUp:
 
         Raises `Unrecoverable` where they will not come.
         """
-        if not hazards.ahead_of(self._spec, found):
+        if not hazards.has_later(self._spec, found):
             return
         hazards.require_positions(self._spec, found, self._standing(found))
         if self._repository is None or not found.ahead:
@@ -299,14 +299,14 @@ class BringUp:
         reach("recover.before-drop")
         standing = self._batches.standing(self._spec.number)
         is_other = self._epoch is not None and standing.newest_epoch != self._epoch
-        if is_other or _batch(standing.position) != _batch(found.position):
+        if is_other or _batch(standing.position) != found.batch:
             raise Fenced(
                 "a newer owner has the task",
                 task=self._spec.name,
                 epoch=self._epoch,
                 newest=standing.newest_epoch,
                 batch=_batch(standing.position),
-                planned_with=_batch(found.position),
+                planned_with=found.batch,
                 hint="nothing to do: the newer owner goes on with the work",
             )
         return standing

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from statestore.batches import BatchesLog, Position
+from statestore.batches import BatchesLog, Standing
 from statestore.config import KafkaConfig, TaskSpec
 from statestore.errors import Fenced
 from statestore.failpoints import reach
@@ -54,8 +54,8 @@ def _require(newest: int, epoch: int, who: str) -> None:
 
 def own(
     config: KafkaConfig, spec: TaskSpec, log: BatchesLog, epoch: int, *, transactions: bool = True
-) -> tuple[TransactionalProducer, Position | None]:
-    """A producer that holds the task's id, every older transaction of it finished, and where the task stands then.
+) -> tuple[TransactionalProducer, Standing]:
+    """A producer that holds the task's id, every older transaction of it finished, and where task and query stand then.
 
     Raises `Fenced`.
     """
@@ -71,4 +71,4 @@ def own(
         standing = log.standing(spec.number)
         _require(standing.newest_epoch, epoch, transactional_id)
         undo.pop_all()
-    return producer, standing.position
+    return producer, standing

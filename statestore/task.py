@@ -46,7 +46,7 @@ from statestore.lockholder import FolderLock, end_zombie
 from statestore.ownership import own, require_newest
 from statestore.partitioner import tasks_of
 from statestore.placement import AtIsolation, Placement
-from statestore.planning.facts import UNUSABLE, Found, gather, unusable, why_not_opened, with_snapshots
+from statestore.planning.facts import UNUSABLE, Found, gather, unusable, why_not_opened, with_done, with_snapshots
 from statestore.planning.plan import RecoveryPlan, needs_snapshots
 from statestore.rocks.errors import LockHeld, is_damage
 from statestore.snapshots.copy import Steps, describe
@@ -153,11 +153,12 @@ class Task:
             with ExitStack() as undo:
                 undo.callback(self._release)
                 asked = Moment()
-                self._producer, self._position = own(
+                self._producer, standing = own(
                     self._kafka, self.spec, self._batches, self.epoch, transactions=self._transactions
                 )
+                self._position = standing.position
                 with self.spoiling():
-                    brought = self._recover(listener or RestoreListener(), asked)
+                    brought = self._recover(listener or RestoreListener(), asked, standing.done)
                 self._database = brought.database
                 self._become_running()
                 undo.pop_all()
@@ -193,7 +194,7 @@ class Task:
             with suppress(OSError):
                 doubted(self.spec.folder).touch()
 
-    def _look(self, undo: ExitStack, asked: Moment) -> tuple[Found, Repository | None, TaskDatabase | None]:
+    def _look(self, undo: ExitStack, asked: Moment, done: int) -> tuple[Found, Repository | None, TaskDatabase | None]:
         """The facts for a plan. The database is left open if it is usable, and closed by `undo`."""
         database: TaskDatabase | None = None
         settle(self.spec.folder)
@@ -208,6 +209,7 @@ class Task:
             except UNUSABLE as error:
                 problem = unusable(error)
         found = gather(self.spec, self._reader, self._admin, self._position, checkpoint, problem, asked)
+        found = with_done(found, self.spec, self._reader, done, transactions=self._transactions)
         if self._snapshots is None:
             return replace(found, snapshots_problem="snapshots are turned off"), None, database
         self.repository = self._snapshots.repository(self.spec, found.batches_topic_id)
@@ -227,12 +229,12 @@ class Task:
                 raise
             return FolderLock(self.spec.folder)
 
-    def _recover(self, listener: RestoreListener, asked: Moment) -> BroughtUp:
+    def _recover(self, listener: RestoreListener, asked: Moment, done: int) -> BroughtUp:
         """The store at the committed version. After an error nothing is open or locked."""
         with ExitStack() as undo:
             self._folder_lock = self._lock_folder()
             undo.callback(self._folder_lock.close)
-            found, repository, database = self._look(undo, asked)
+            found, repository, database = self._look(undo, asked, done)
             way = BringUp(
                 self.spec, self._reader, repository, self._open_database, self._rocks, listener, epoch=self.epoch
             )

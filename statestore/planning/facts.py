@@ -49,7 +49,9 @@ class Found:
     work that was never finished. `snapshots` are newest first; `snapshots_problem` says why there are none to offer.
     `ahead` has the key of every snapshot of a batch after the committed one, by batch. `positions` are the task's that the batches
     topic still has, oldest first: those since the local store's batch, if that is behind, and all where snapshots are
-    compared with them. `now_ms` is that of `asked`, before the position was read.
+    compared with them. `now_ms` is that of `asked`, before the position was read. `done` is the query's newest batch that is done,
+    -1 where nobody has asked; `behind` is the offset of the first committed record that the changelog has after the position,
+    looked for only where batches are done since.
     """
 
     checkpoint: Checkpoint | None
@@ -66,8 +68,20 @@ class Found:
     snapshots_problem: str = ""
     ahead: Mapping[int, str] = field(default_factory=dict)
     positions: tuple[Position, ...] = ()
+    done: int = -1
+    behind: int | None = None
     rates: Rates = field(default_factory=Rates)
     asked: Moment = field(default_factory=Moment)
+
+    @property
+    def batch(self) -> int:
+        """The newest that the task has committed; -1 if it has none."""
+        return -1 if self.position is None else self.position.batch
+
+    @property
+    def may_lack_positions(self) -> bool:
+        """Whether batches are done since the position: they had no row for the task, or Kafka has lost its newest positions."""
+        return self.done > self.batch
 
     def without(self, key: str, reason: str) -> Found:
         """The same facts after one snapshot has turned out to be of no use."""
@@ -96,7 +110,7 @@ def gather(
     problem: str,
     asked: Moment,
 ) -> Found:
-    """What Kafka and the disk say; snapshots are added by `with_snapshots`. Raises `Unrecoverable` without a changelog.
+    """What Kafka and the disk say; `with_done` and `with_snapshots` add to it. Raises `Unrecoverable` without a changelog.
 
     asked: made before the caller asked for the position.
     """
@@ -137,10 +151,35 @@ def _positions_since(
     return tuple(one.position for one in recorded)
 
 
+def with_done(found: Found, spec: TaskSpec, reader: Reader, done: int, *, transactions: bool) -> Found:
+    """Add what is done, and what the changelog has behind a position that is older.
+
+    Whoever judges by it asks for the position once more: a record behind one that still stands was not written meanwhile.
+    """
+    found = replace(found, done=done)
+    # Without transactions a crash leaves records of a batch that has no position yet.
+    if not transactions or not found.may_lack_positions:
+        return found
+    return replace(found, behind=_first_behind(found, spec, reader))
+
+
+def _first_behind(found: Found, spec: TaskSpec, reader: Reader) -> int | None:
+    start = found.changelog_first
+    if found.position is not None:
+        committed = found.position.stores[spec.store.name]
+        if committed.topic_id != found.changelog_topic_id:
+            return None
+        start = max(start, committed.offset)
+    # Of a transaction that is open nothing is committed, and nobody waits for it.
+    end = reader.stable_end(spec.store.changelog_topic, spec.number)
+    first = next(reader.read(spec.store.changelog_topic, spec.number, start=start, end=end), None)
+    return first[0].offset if first else None
+
+
 def with_snapshots(found: Found, repository: Repository) -> Found:
     """Add what object storage offers. Storage that does not answer is a fact too: there may be another way."""
     scheme = repository.objects.url.partition(":")[0]
-    committed = -1 if found.position is None else found.position.batch
+    committed = found.batch
     try:
         batches = repository.batches()[::-1]
         read = repository.read_all([batch for batch in batches if batch <= committed][:SNAPSHOTS_MAX])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from statestore.batches import Position, Standing
 from statestore.config import TaskSpec
@@ -86,41 +87,61 @@ def require_changelog(spec: TaskSpec, found: Found, committed: ChangelogPosition
         )
 
 
-def ahead_of(spec: TaskSpec, found: Found) -> list[int]:
+def has_later(spec: TaskSpec, found: Found) -> bool:
+    """Whether anything is there of after the position: store, snapshots, or records of the changelog."""
+    return bool(_ahead_of(spec, found)) or found.behind is not None
+
+
+def _ahead_of(spec: TaskSpec, found: Found) -> list[int]:
     """The batches after the committed one that the local store and snapshots stand at, of this changelog."""
-    committed = -1 if found.position is None else found.position.batch
-    batches = list(found.ahead)
-    if found.checkpoint is not None and found.checkpoint.batch > committed:
-        local = found.checkpoint.stores.get(spec.store.name)
-        if local is not None and local.topic_id == found.changelog_topic_id:
-            batches.append(found.checkpoint.batch)
-    return batches
+    local = _local_ahead(spec, found)
+    return [*found.ahead] if local is None else [*found.ahead, local]
+
+
+def _local_ahead(spec: TaskSpec, found: Found) -> int | None:
+    if found.checkpoint is None or found.checkpoint.batch <= found.batch:
+        return None
+    local = found.checkpoint.stores.get(spec.store.name)
+    is_of_this = local is not None and local.topic_id == found.changelog_topic_id
+    return found.checkpoint.batch if is_of_this else None
 
 
 def require_positions(spec: TaskSpec, found: Found, standing: Standing) -> None:
-    """Raise `Unrecoverable` where Kafka has lost the end of the task's positions, and what is here has its last copy.
+    """Raise `Unrecoverable` where Kafka has lost the end of the task's positions, as far as anything shows it.
 
     What is ahead of the position was committed once, when the batch before it was done. Where Kafka was put back as a whole,
     "done" went back as well: those batches come again, and what is ahead is of no use. Where "done" is as it was then, the
-    positions alone were lost, and nobody runs a batch again that is done.
+    positions alone were lost, and nobody runs a batch again that is done. A record behind the position tells that, too: each is
+    committed together with a position behind it. There is no way on then: the next batch would come behind those records,
+    and whoever replays it would apply them, which no store has that goes on from the position.
     """
-    committed = -1 if found.position is None else found.position.batch
-    lost = [batch for batch in ahead_of(spec, found) if batch <= standing.done + 1]
-    if committed >= standing.done or not lost:
+    lost = [batch for batch in _ahead_of(spec, found) if batch <= standing.done + 1]
+    if found.batch >= standing.done or (not lost and found.behind is None):
         return
+    hint = "restore the batches topic from a backup, or start the query anew under another name"
+    if found.behind is None:
+        hint += "; to go on without those batches, move away what `local` and `snapshots` name"
     raise Unrecoverable(
         "kafka has lost committed batches of this task",
         task=spec.name,
         topic=spec.batches_topic,
         partition=spec.number,
-        committed=committed,
+        committed=found.batch,
         done=standing.done,
-        ahead=max(lost),
-        local=spec.folder,
-        snapshots=[found.ahead[batch] for batch in lost if batch in found.ahead],
-        hint="restore the batches topic from a backup, or start the query anew under another name; "
-        "to go on without those batches, move the local store and these snapshots away",
+        **_what_shows_it(spec, found, lost),
+        hint=hint,
     )
+
+
+def _what_shows_it(spec: TaskSpec, found: Found, lost: list[int]) -> dict[str, Any]:
+    """That batches were lost; nothing that has no part in it is named."""
+    shows = {
+        "ahead": max(lost, default=None),
+        "local": spec.folder if _local_ahead(spec, found) in lost else None,
+        "snapshots": [found.ahead[batch] for batch in lost if batch in found.ahead] or None,
+        "record_behind": found.behind,
+    }
+    return {name: shown for name, shown in shows.items() if shown is not None}
 
 
 def why_not(version: Version, found: Found, committed: ChangelogPosition) -> str:

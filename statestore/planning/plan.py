@@ -132,7 +132,9 @@ def _options(spec: TaskSpec, found: Found, committed: ChangelogPosition) -> list
 
 
 def needs_snapshots(spec: TaskSpec, found: Found) -> bool:
-    """Whether a snapshot could be the cheapest way; asking object storage costs more than a short tail."""
+    """Whether a snapshot could be the cheapest way, or has what Kafka has lost; asking storage costs more than a short tail."""
+    if found.may_lack_positions:
+        return True
     if found.position is None:
         return False
     committed = found.position.stores[spec.store.name]

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ from statestore.listener import RestoreListener
 from statestore.objects.base import ObjectMissing, ObjectStore
 from statestore.objects.local import LocalObjects
 from statestore.objects.s3 import S3Objects
-from statestore.planning.facts import gather, with_snapshots
+from statestore.planning.facts import gather, with_done, with_snapshots
 from statestore.planning.plan import needs_snapshots
 from statestore.planning.rates import Rates
 from statestore.snapshots.collect import collect
@@ -237,20 +237,23 @@ class SnapshotMachine(RuleBasedStateMachine):
         assert self.models[self.batch] == self._content(self.database)
         self.steps.begin(self.position, self.database.checkpoint())
 
-    def _recover(self, *, prefers_snapshots: bool) -> None:
+    def _recover(self, *, prefers_snapshots: bool, transactions: bool = True) -> None:
         """As an opened task does."""
         database = self._open() if (self.folder / "0").exists() else None
         checkpoint = None if database is None else database.checkpoint()
-        position = BatchesLog(self.logs, "batches", tasks=1).position(0)  # type: ignore[arg-type]
-        found = gather(self.spec, self.logs, self.logs, position, checkpoint, "", Moment())  # type: ignore[arg-type]
+        standing = BatchesLog(self.logs, "batches", tasks=1).standing(0)  # type: ignore[arg-type]
+        found = gather(self.spec, self.logs, self.logs, standing.position, checkpoint, "", Moment())  # type: ignore[arg-type]
+        found = with_done(found, self.spec, self.logs, standing.done, transactions=transactions)  # type: ignore[arg-type]
         rates = Rates(replay_records_per_s=1.0) if prefers_snapshots else Rates()
         found = replace(found, now_ms=self.now_ms, rates=rates)
         if needs_snapshots(self.spec, found):
             found = with_snapshots(found, self.repository)
         way = BringUp(self.spec, self.logs, self.repository, self._open, ROCKS, RestoreListener())  # type: ignore[arg-type]
         way.pin_life_s = LIFE_S
-        brought = way.run(found, database)
-        self.database = brought.database
+        with ExitStack() as undo:
+            undo.callback(way.close)
+            self.database = way.run(found, database).database
+            undo.pop_all()
         stands = self.database.checkpoint()
         assert self.batch == (-1 if stands is None else stands.batch)
 
@@ -431,30 +434,65 @@ def test_the_machine_sees_a_version_that_never_was(
 A_BATCH = 2
 
 
-@pytest.mark.parametrize("holds", ["store", "snapshot", "store of batch 0 at most"])
+@pytest.mark.parametrize("holds", ["store", "snapshot", "snapshot and older store"])
+@pytest.mark.parametrize("kept", [0, 1])
 @pytest.mark.parametrize("unfinished", [0, 1])
 def test_committed_batches_that_kafka_has_lost_of_one_task_alone_are_not_given_up(
-    machine: SnapshotMachine, unfinished: int, holds: str
+    machine: SnapshotMachine, unfinished: int, kept: int, holds: str
 ) -> None:
     """The driver's partition says that they are done, so nobody runs them again: what is ahead is their last copy."""
-    kept = 0 if holds == "store of batch 0 at most" else 1
+    folder, older = machine.spec.folder, machine.folder / "older"
     for number in range(3):
         machine.write({b"a": b"%d" % number})
-    if holds == "snapshot":
+        if number == 0:
+            machine.database.database.copy_to(older)
+    if holds != "store":
         machine.snapshot(set(), 0)
     machine.logs.lose(*BATCHES, end=kept * A_BATCH)
     machine.logs.lose("batches", 1, end=(3 - unfinished) * A_BATCH)
     # Else it shows in the changelog.
     machine.logs.lose(*CHANGES, end=kept * A_BATCH)
     machine.database.close()
-    if holds == "snapshot":
-        shutil.rmtree(machine.spec.folder)
-    with pytest.raises(Unrecoverable, match="kafka has lost committed batches of this task"):
+    if holds != "store":
+        shutil.rmtree(folder)
+    if holds == "snapshot and older store":
+        # The machine has lost its power as well, and what had not been synced.
+        shutil.copytree(older, folder)
+    with pytest.raises(Unrecoverable, match="kafka has lost committed batches of this task") as raised:
         machine._recover(prefers_snapshots=True)
-    if holds == "snapshot":
+    # Only what has them is to be moved away.
+    is_local_ahead = holds == "store" or (holds == "snapshot and older store" and kept == 0)
+    assert (folder if is_local_ahead else None) == raised.value.fields.get("local")
+    assert "move away" in raised.value.hint
+    if holds != "store":
         assert [2] == machine.repository.batches()
     machine.database = machine._open()
-    assert holds == "snapshot" or machine.models[2] == machine._content(machine.database)
+    assert holds != "store" or machine.models[2] == machine._content(machine.database)
+
+
+def test_records_of_a_changelog_behind_the_position_tell_that_positions_were_lost(machine: SnapshotMachine) -> None:
+    """A next batch would come behind them, and whoever replays it would apply them. So there is no way on."""
+    for number in range(3):
+        machine.write({b"a": b"%d" % number})
+    machine.logs.lose(*BATCHES, end=A_BATCH)
+    machine.database.close()
+    shutil.rmtree(machine.spec.folder)
+    with pytest.raises(Unrecoverable, match="kafka has lost committed batches of this task") as raised:
+        machine._recover(prefers_snapshots=False)
+    assert A_BATCH == raised.value.fields["record_behind"]
+    assert "move away" not in raised.value.hint
+    machine.database = machine._open()
+
+
+@pytest.mark.parametrize("transactions", [True, False])
+def test_a_task_without_rows_of_late_has_lost_nothing(machine: SnapshotMachine, transactions: bool) -> None:
+    """What was given up lies behind its position; without transactions, too, what a crash has left of a batch."""
+    machine.write({b"a": b"0"})
+    machine.logs.transaction({CHANGES: [(b"a", b"1")]}, commits=not transactions)
+    machine.logs.transaction({("batches", 1): [(DONE, encode_fields(batch=2))]})
+    machine.database.close()
+    machine._recover(prefers_snapshots=False, transactions=transactions)
+    assert machine.models[0] == machine._content(machine.database)
 
 
 def test_committed_batches_that_kafka_has_lost_as_a_whole_come_again(machine: SnapshotMachine) -> None:

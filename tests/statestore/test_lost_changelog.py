@@ -18,7 +18,7 @@ from statestore.version import TaskDatabase
 from tests.statestore.conftest import ONE, TWO
 from tests.support.counting import Counting, Input, config_for
 from tests.support.own_broker import lose_end, own_broker
-from tests.support.task import PLAN, ROCKS, TaskWorld, config_of
+from tests.support.task import PLAN, ROCKS, TaskWorld, commit_batch, config_of
 from tests.support.waiting import await_
 
 
@@ -97,16 +97,26 @@ def snapshotted(kafka: str, unique: str, tmp_path: Path) -> Iterator[TaskWorld]:
     world.close()
 
 
-def written(own: Stack, world: TaskWorld) -> tuple[Log, int]:
-    """Three batches and a snapshot of the last; gives the task's positions, and how long they were after the first."""
+def older_of(world: TaskWorld) -> Path:
+    return world.spec.folder.parent / "older"
+
+
+def written(own: Stack, world: TaskWorld) -> tuple[tuple[Log, int], tuple[Log, int]]:
+    """Three batches, a snapshot of the last and a copy of the store as of the first.
+
+    Gives the task's positions and its changelog, and how long each was after the first.
+    """
     world.open()
     world.commit({ONE: b"1"})
-    positions = Log(own, world.reader, world.batches.name)
-    size = positions.size()
+    world.running.copy(older_of(world))
+    positions, changelog = (
+        Log(own, world.reader, name) for name in (world.batches.name, world.spec.store.changelog_topic)
+    )
+    lengths = (positions, positions.size()), (changelog, changelog.size())
     for value in (b"2", b"3"):
         world.commit({TWO: value})
     world.snapshot()
-    return positions, size
+    return lengths
 
 
 @pytest.mark.parametrize("loses", ["nothing else", "the disk"])
@@ -114,7 +124,7 @@ def test_batches_that_are_done_and_lost_of_a_task_are_not_given_up(
     own: Stack, snapshotted: TaskWorld, loses: str
 ) -> None:
     world = snapshotted
-    positions, size = written(own, world)
+    (positions, size), _ = written(own, world)
     world.close()
     world.finish(2)
     if loses == "the disk":
@@ -129,15 +139,44 @@ def test_batches_that_are_done_and_lost_of_a_task_are_not_given_up(
         checkpoint = database.checkpoint()
         database.close()
         assert checkpoint is not None and 2 == checkpoint.batch
-    # What the error says is a way on.
+    # Nor when nothing has them any more but the changelog: whoever replays what comes behind them would apply them.
     shutil.rmtree(world.spec.folder, ignore_errors=True)
     world.repository.objects.delete([world.repository.layout.manifest(2)])
+    with pytest.raises(Unrecoverable, match="kafka has lost committed batches of this task") as raised:
+        world.open()
+    assert "move away" not in raised.value.hint
+
+
+@pytest.mark.parametrize("has_older_store", [True, False])
+def test_where_the_changelog_has_lost_them_as_well_a_task_can_go_on_from_its_position(
+    own: Stack, snapshotted: TaskWorld, has_older_store: bool
+) -> None:
+    world = snapshotted
+    lengths = written(own, world)
+    world.close()
+    world.finish(2)
+    for log, size in lengths:
+        log.lose(size)
+    shutil.rmtree(world.spec.folder)
+    if has_older_store:
+        # The machine has lost its power, and with it what had not been synced.
+        shutil.copytree(older_of(world), world.spec.folder)
+    with pytest.raises(Unrecoverable, match="kafka has lost committed batches of this task") as raised:
+        world.open()
+    assert "move away" in raised.value.hint and "local" not in raised.value.fields
+    world.repository.objects.delete(raised.value.fields["snapshots"])  # type: ignore[arg-type]
     assert 0 == world.open().plan.batch
     assert {ONE: b"1"} == world.entries()
+    commit_batch(world.running, 3, {TWO: b"4"}, plan=PLAN, ends={"0": 4})
+    # However often it is brought up from here on.
+    world.close()
+    shutil.rmtree(world.spec.folder)
+    assert 3 == world.open().plan.batch
+    assert {ONE: b"1", TWO: b"4"} == world.entries()
 
 
 def test_a_running_task_does_not_go_on_without_batches_that_are_done(own: Stack, snapshotted: TaskWorld) -> None:
-    positions, size = written(own, snapshotted)
+    (positions, size), _ = written(own, snapshotted)
     snapshotted.finish(2)
     positions.lose(size)
     with pytest.raises(Unrecoverable, match="kafka has lost committed batches of this task"):
@@ -147,7 +186,7 @@ def test_a_running_task_does_not_go_on_without_batches_that_are_done(own: Stack,
 
 
 def test_batches_that_are_lost_and_come_again_are_dropped(own: Stack, snapshotted: TaskWorld) -> None:
-    positions, size = written(own, snapshotted)
+    (positions, size), _ = written(own, snapshotted)
     snapshotted.close()
     positions.lose(size)
     assert 0 == snapshotted.open().plan.batch

@@ -74,6 +74,10 @@ class MemoryLogs:
         """Compaction never moves a log's beginning."""
         return 0, self._ends[topic, partition]
 
+    def stable_end(self, topic: str, partition: int) -> int:
+        """No transaction stays open."""
+        return self._ends[topic, partition]
+
     def read(
         self, topic: str, partition: int, *, start: int, end: int | None = None, uncommitted: bool = False
     ) -> Iterator[list[Record]]:
