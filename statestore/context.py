@@ -53,7 +53,8 @@ class StoreVersion:
     position: per input topic and partition, the offset of the newest record whose effect is in the store.
     running: a store that is not transactional is, or was when its process died, being written under exactly-once, so
         its content belongs to no commit.
-    written_at_ms: when that commit was written, by this machine's clock; 0 before the first.
+    written_at_ms: a moment before anything behind that commit was committed, by this machine's clock: what was deleted since
+        then is younger. 0 before the first.
     """
 
     layout: str = ""
@@ -74,6 +75,8 @@ class StoreContext(ABC):
     restoring: whether the stores may still lack what is committed: nobody but the task is to read them.
     positions_in_changelog: whether changelog records carry the store's position in headers, as Kafka Streams writes
         them with its consistency vectors switched on.
+    version_at_ms: the `written_at_ms` of versions that are written from here on, however late that is; None takes the time
+        of the write.
     """
 
     metrics: Metrics
@@ -81,6 +84,7 @@ class StoreContext(ABC):
     exactly_once: bool = True
     restoring: bool = False
     positions_in_changelog: bool = False
+    version_at_ms: int | None = None
 
     def count(self, metric: str, store: str, amount: float = 1.0) -> None:
         """An event of a store, named as Kafka Streams names its total (`dropped-records-total`)."""

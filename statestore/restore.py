@@ -7,6 +7,9 @@ A few records are written as they come, by `restore_store`. Many are loaded into
 transactions included, or an open one hides committed records. `restore_store` goes the way. Every chunk goes into the
 store in one write with its offset, so a restore that dies goes on where it was; a store without transactions has no
 offset meanwhile and begins anew, and so does a load.
+
+A deletion is kept for `delete.retention.ms`. What was read later than that since the version with which a restore begins may
+lack one, and does not go into the store; until its end the store is as old as that version.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from statestore.clock import Moment
 from statestore.context import ChangelogRecord, StoreVersion
-from statestore.errors import Unrecoverable
+from statestore.errors import Unavailable, Unrecoverable
 from statestore.failpoints import reach
 from statestore.kafka.reader import Reader
 from statestore.kinds.base import Kind
@@ -126,33 +130,43 @@ def load_store(
     reader: Reader,
     listener: RestoreListener,
     *,
+    asked: Moment,
     piece_bytes: int,
 ) -> int:
     """Go the way of `plan` in a database beside the one that the store is open on; gives the number of records.
 
-    That database has what the store holds now. When it has taken its place, the store is opened again.
+    That database has what the store holds now. When it has taken its place, the store is opened again. For `asked` see
+    `restore_store`.
     """
+    age = _Age.of(kind, plan, changelog, asked)
     restoring = Restoring(kind.name, changelog.topic, changelog.partition, plan.start, plan.end)
     records = load(database, reader, restoring, kind.load, listener, piece_bytes=piece_bytes, headers=True)
     for space in kind.expired(database.spaces()):
         database.drop(space)
         reach("load.expired")
+    age.require_in_time()
     database.write(kind.loaded(offset=plan.end, topic_id=changelog.topic_id), sync=True)
     return records
 
 
 def restore_store(
-    kind: Kind, plan: RestorePlan, changelog: Changelog, reader: Reader, listener: RestoreListener
+    kind: Kind, plan: RestorePlan, changelog: Changelog, reader: Reader, listener: RestoreListener, asked: Moment
 ) -> int:
-    """Go the way of `plan` with an open store; gives the number of records taken in."""
+    """Go the way of `plan` with an open store; gives the number of records taken in.
+
+    `asked` is before Kafka was asked how far the store is committed. Raises `Unavailable` where deletions may be gone.
+    """
     records = 0
     if plan.way is not Way.NOTHING and plan.start < plan.end:
-        records = _replay(kind, plan, changelog, reader, listener)
+        records = _replay(kind, plan, changelog, reader, listener, asked)
     kind.restore([], offset=plan.end, topic_id=changelog.topic_id)
     return records
 
 
-def _replay(kind: Kind, plan: RestorePlan, changelog: Changelog, reader: Reader, listener: RestoreListener) -> int:
+def _replay(
+    kind: Kind, plan: RestorePlan, changelog: Changelog, reader: Reader, listener: RestoreListener, asked: Moment
+) -> int:
+    age = _Age.of(kind, plan, changelog, asked)
     restoring = Restoring(kind.name, changelog.topic, changelog.partition, plan.start, plan.end)
     records = 0
     with told(listener, restoring) as on_batch:
@@ -160,8 +174,37 @@ def _replay(kind: Kind, plan: RestorePlan, changelog: Changelog, reader: Reader,
             offset = chunk[-1].offset + 1
             # A record has all that restoring reads of a changelog record: converting each would double the time.
             taken = cast(Sequence[ChangelogRecord], [record for record in chunk if record.key is not None])
-            kind.restore(taken, offset=offset, topic_id=changelog.topic_id)
+            age.require_in_time()
+            kind.restore(taken, offset=offset, topic_id=changelog.topic_id, at_ms=age.since_ms)
             records += len(taken)
             reach("program.in-restore")
             on_batch(offset, len(taken))
+        # Behind the last record there may have been a deletion.
+        age.require_in_time()
     return records
+
+
+@dataclass(frozen=True)
+class _Age:
+    """How old the version is with which a restore begins: `since_ms` is its `written_at_ms`."""
+
+    changelog: Changelog
+    since_ms: int
+    asked: Moment
+
+    @classmethod
+    def of(cls, kind: Kind, plan: RestorePlan, changelog: Changelog, asked: Moment) -> _Age:
+        """That of the store as it is, or of one that begins empty."""
+        local_ms = kind.committed_version.written_at_ms
+        return cls(changelog, local_ms if plan.way is Way.ROLL_FORWARD else asked.at_ms, asked)
+
+    def require_in_time(self) -> None:
+        """Raise `Unavailable` if a deletion since the version may have been dropped before it was read."""
+        age_s = (self.asked.at_ms - self.since_ms) / 1000 + self.asked.age_s()
+        if age_s * 1000 >= self.changelog.delete_retention_ms:
+            raise Unavailable(
+                "restore took longer than the changelog keeps deletions",
+                topic=self.changelog.topic,
+                seconds=round(age_s),
+                hint="open the task again; if that takes as long, raise delete.retention.ms of the changelog",
+            )

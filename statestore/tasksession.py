@@ -30,6 +30,7 @@ from typing import Any
 import structlog
 
 from statestore.changelogs import Changelogs
+from statestore.clock import Moment, now_ms
 from statestore.commitnote import CommitNote
 from statestore.config import StreamConfig
 from statestore.context import StoreVersion
@@ -109,6 +110,8 @@ class TaskSession:
 
     def __post_init__(self) -> None:
         config = self.parts.config
+        # Before anything is asked: what the stores are restored to is of then, or newer.
+        self._asked = Moment()
         self._kinds = {one.name: one.store if isinstance(one, TypedStore) else one for one in self.parts.stores}
         self._reader = Reader(config.kafka)
         producer = self.parts.make_producer(config.kafka, config.transactional_id, transactions=config.exactly_once)
@@ -119,7 +122,7 @@ class TaskSession:
 
     def _new_context(self) -> TaskStores:
         config = self.parts.config
-        return TaskStores(
+        context = TaskStores(
             config.task_folder,
             sink=self.outbox.add,
             exactly_once=config.exactly_once,
@@ -127,6 +130,8 @@ class TaskSession:
             rocks=config.rocks,
             uncommitted_bytes_max=config.uncommitted_bytes_max,
         )
+        context.version_at_ms = self._asked.at_ms
+        return context
 
     # Opening.
 
@@ -246,6 +251,7 @@ class TaskSession:
                     database,
                     self._reader,
                     self.parts.listener,
+                    asked=self._asked,
                     piece_bytes=config.rocks.write_buffer_bytes,
                 )
         self.context.close()
@@ -261,7 +267,8 @@ class TaskSession:
 
     def _restore(self, name: str, changelog: Changelog) -> None:
         kind, plan = self._kinds[name], self.plans[name]
-        self._is_open(name, restore_store(kind, plan, changelog, self._reader, self.parts.listener))
+        records = restore_store(kind, plan, changelog, self._reader, self.parts.listener, self._asked)
+        self._is_open(name, records)
 
     def _is_open(self, name: str, records: int) -> None:
         plan = self.plans[name]
@@ -296,6 +303,8 @@ class TaskSession:
 
     def transaction(self) -> None:
         """Steps 2 to 4. Raises `Fenced`, or an error of the producer that leaves the outcome open."""
+        # However long this process sleeps from here on: nothing behind the commit is committed before.
+        self.context.version_at_ms = now_ms()
         self.outbox.deliver()
         self._commit_offsets()
         reach("program.committed")

@@ -130,6 +130,10 @@ class Kind(StateStore):
         """Writes between commits reach the base, though only commits may: KIP-844 takes its offset away meanwhile."""
         return self._mechanism is None and self.context.exactly_once
 
+    def _version_at_ms(self) -> int:
+        at_ms = self.context.version_at_ms
+        return self.context.now_ms() if at_ms is None else at_ms
+
     def _write_version(self, version: StoreVersion) -> None:
         space, entries = self.context.version_entries(self._name, version)
         self.transaction.restore({space: entries})
@@ -145,7 +149,7 @@ class Kind(StateStore):
             offset=offset,
             stream_time_ms=self._stream_time_ms,
             position=self._position,
-            written_at_ms=self.context.now_ms(),
+            written_at_ms=self._version_at_ms(),
         )
         written = replace(version, offset=None) if self._unprotected else version
         self.transaction.commit(*self.context.version_entries(self._name, written))
@@ -214,18 +218,25 @@ class Kind(StateStore):
     # Restoring from the changelog.
 
     def restore(
-        self, records: Sequence[ChangelogRecord], *, offset: int | None = None, topic_id: str | None = None
+        self,
+        records: Sequence[ChangelogRecord],
+        *,
+        offset: int | None = None,
+        topic_id: str | None = None,
+        at_ms: int | None = None,
     ) -> None:
         """Take in records of the changelog, in its order, with one atomic write past the open transaction.
 
         `offset` is the next offset to read after them, in the topic with that id; a restore that dies goes on from
-        there. Positions that the records carry are taken over.
+        there. Positions that the records carry are taken over. `at_ms` is the version's `written_at_ms`, None the context's.
         """
         with self.context.metrics.timed("restore", self._name):
-            self._restore(records, offset, topic_id)
+            self._restore(records, offset, topic_id, at_ms)
         self.context.count("restore-total", self._name, len(records))
 
-    def _restore(self, records: Sequence[ChangelogRecord], offset: int | None, topic_id: str | None) -> None:
+    def _restore(
+        self, records: Sequence[ChangelogRecord], offset: int | None, topic_id: str | None, at_ms: int | None
+    ) -> None:
         changes = self._restored(records)
         position = self._committed.position
         for record in records:
@@ -237,7 +248,7 @@ class Kind(StateStore):
             stream_time_ms=max(self._stream_time_ms, self._committed.stream_time_ms),
             topic_id=self._committed.topic_id if topic_id is None else topic_id,
             position=position,
-            written_at_ms=self.context.now_ms(),
+            written_at_ms=self._version_at_ms() if at_ms is None else at_ms,
         )
         written = replace(version, offset=None) if self._unprotected else version
         space, entries = self.context.version_entries(self._name, written)
@@ -272,7 +283,7 @@ class Kind(StateStore):
             stream_time_ms=self._stream_time_ms,
             position=self._position,
             running=False,
-            written_at_ms=self.context.now_ms(),
+            written_at_ms=self._version_at_ms(),
         )
         space, entries = self.context.version_entries(self._name, version)
         return {space: entries}

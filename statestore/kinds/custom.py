@@ -110,10 +110,15 @@ class Custom(Kind):
         return self._committed.offset
 
     def restore(
-        self, records: Sequence[ChangelogRecord], *, offset: int | None = None, topic_id: str | None = None
+        self,
+        records: Sequence[ChangelogRecord],
+        *,
+        offset: int | None = None,
+        topic_id: str | None = None,
+        at_ms: int | None = None,
     ) -> None:
         """Give them to the store's callback. A restore ends with an empty call: all of it is made durable then."""
-        super().restore(records, offset=offset, topic_id=topic_id)
+        super().restore(records, offset=offset, topic_id=topic_id, at_ms=at_ms)
         if not records:
             self.store.commit(offset)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from statestore import committed, tasksession
+from statestore import committed, restore, tasksession
+from statestore.clock import Moment, now_ms
 from statestore.committed import CommittedStores
-from statestore.config import StreamConfig
+from statestore.config import KafkaConfig, StreamConfig
 from statestore.context import StoreVersion
 from statestore.errors import (
     InvalidInput,
@@ -24,7 +28,7 @@ from statestore.errors import (
     Unrecoverable,
 )
 from statestore.kafka.admin import Admin
-from statestore.kafka.reader import Reader
+from statestore.kafka.reader import Reader, Record
 from statestore.kinds.key_value import KeyValue
 from statestore.listener import RestoreListener, RestoreLog, RestoreProgress, Restoring
 from statestore.planning.plan import Way
@@ -32,8 +36,9 @@ from statestore.query.queries import KeyQuery
 from statestore.query.request import QueryableStoreType, StateQueryRequest, StoreQueryParameters
 from statestore.query.result import FailureReason
 from statestore.query.stores import QueryableStores
-from statestore.restore import Changelog, RestorePlan, plan_restore
+from statestore.restore import Changelog, RestorePlan, load_store, plan_restore, restore_store
 from statestore.store import Isolation
+from statestore.tasksession import TaskParts, TaskSession
 from statestore.taskstores import TaskStores, restoring_file
 from statestore.version import ChangelogPosition
 from tests.statestore.program.conftest import Start
@@ -89,6 +94,120 @@ class TestPlan:
     def test_a_changelog_that_lost_what_was_committed_is_refused(self, changed: dict[str, object]) -> None:
         with pytest.raises(Unrecoverable):
             plan_restore("s", LOCAL, COMMITTED, replace(CHANGELOG, **changed), NOW)  # type: ignore[arg-type]
+
+
+def asleep(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    """The machine sleeps so long."""
+    time_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: time_ns() + seconds * 1_000_000_000)
+
+
+def a_moment_ago() -> Moment:
+    asked = Moment()
+    asked.at_ms -= 1_000
+    return asked
+
+
+class TestAge:
+    """A version is as old as the moment from which on what follows it was committed, however late it is written."""
+
+    @pytest.fixture
+    def stores(self, tmp_path: Path) -> Iterator[TaskStores]:
+        stores = TaskStores(tmp_path / "task")
+        yield stores
+        stores.close()
+
+    @pytest.fixture
+    def store(self, stores: TaskStores) -> KeyValue:
+        """It stands at offset 40, for an hour."""
+        store = KeyValue("s")
+        store.init(stores)
+        stores.version_at_ms = now_ms() - 3_600_000
+        store.put(b"old", b"1")
+        store.restore([], topic_id="id")
+        store.commit(40)
+        return store
+
+    @pytest.fixture
+    def reader(self) -> Any:
+        """Of a changelog with two records behind that, each a chunk."""
+        chunks = [[Record(b"new", b"%d" % offset, offset, NOW)] for offset in (40, 45)]
+        return SimpleNamespace(read=lambda *_, **__: iter(chunks))
+
+    @pytest.mark.parametrize("way", [Way.ROLL_FORWARD, Way.FULL_REPLAY, Way.NOTHING])
+    def test_a_restored_store_is_as_old_as_the_question_and_until_then_as_old_as_it_was(
+        self, stores: TaskStores, store: KeyValue, reader: Any, way: Way
+    ) -> None:
+        began_ms, asked, seen = store.committed_version.written_at_ms, a_moment_ago(), list[int]()
+        stores.version_at_ms = asked.at_ms
+        asking = Asking(lambda: seen.append(store.committed_version.written_at_ms))
+        restore_store(store, RestorePlan(way, "", 40, 50), CHANGELOG, reader, asking, asked)
+        assert (50, asked.at_ms) == (store.committed_offset(), store.committed_version.written_at_ms)
+        meanwhile = {Way.ROLL_FORWARD: [began_ms] * 2, Way.FULL_REPLAY: [asked.at_ms] * 2, Way.NOTHING: []}
+        assert meanwhile[way] == seen
+
+    @pytest.mark.parametrize("way", [Way.ROLL_FORWARD, Way.FULL_REPLAY])
+    def test_what_was_read_when_deletions_may_be_gone_does_not_go_into_the_store(
+        self, store: KeyValue, reader: Any, way: Way, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # The local store was an hour old.
+        age_s = DAY / 1000 - (3_500 if way is Way.ROLL_FORWARD else 0)
+        listener = Asking(lambda: monkeypatch.setattr(Moment, "age_s", lambda _: age_s))
+        with pytest.raises(Unavailable, match="longer than the changelog keeps deletions"):
+            restore_store(store, RestorePlan(way, "", 40, 50), CHANGELOG, reader, listener, Moment())
+        assert (41, b"40") == (store.committed_offset(), store.get(b"new"))
+
+    def test_nor_is_an_end_believed_before_which_a_deletion_may_be_gone(
+        self, store: KeyValue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Moment, "age_s", lambda _: DAY / 1000)
+        nothing: Any = SimpleNamespace(read=lambda *_, **__: iter(()))
+        plan = RestorePlan(Way.ROLL_FORWARD, "", 40, 50)
+        with pytest.raises(Unavailable, match="keeps deletions"):
+            restore_store(store, plan, CHANGELOG, nothing, RestoreListener(), Moment())
+        assert 40 == store.committed_offset()
+
+    @pytest.mark.parametrize("is_late", [False, True])
+    def test_a_loaded_store_is_as_old_as_the_question(
+        self, stores: TaskStores, store: KeyValue, is_late: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked, written = a_moment_ago(), list[Any]()
+        stores.version_at_ms = asked.at_ms
+
+        def load(*_: Any, **__: Any) -> int:
+            if is_late:
+                monkeypatch.setattr(Moment, "age_s", lambda _: DAY / 1000)
+            return 2
+
+        monkeypatch.setattr(restore, "load", load)
+        database: Any = SimpleNamespace(spaces=list, write=lambda changes, **_: written.append(changes))
+        nobody: Any = None
+        with pytest.raises(Unavailable, match="keeps deletions") if is_late else nullcontext():
+            plan, told = RestorePlan(Way.FULL_REPLAY, "", 0, 50), RestoreListener()
+            load_store(store, plan, CHANGELOG, database, nobody, told, asked=asked, piece_bytes=1)
+        expected = replace(store.committed_version, offset=50, topic_id="id", written_at_ms=asked.at_ms)
+        version = dict([stores.version_entries("s", expected)])
+        assert ([] if is_late else [version]) == written
+
+    def test_a_commit_is_as_old_as_its_transactions_begin(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, before_ms = KeyValue("s"), now_ms()
+        config = StreamConfig("a", KafkaConfig("127.0.0.1:1"), ("in",), 0, tmp_path / "state")
+        nothing: Any = SimpleNamespace(close=lambda **_: None)
+        parts = TaskParts(config, [store], "owner", {}, RestoreListener(), None, lambda *_, **__: nothing)
+        session = TaskSession(parts)
+        assert before_ms <= (session.context.version_at_ms or 0) <= now_ms()
+        # The opening was long ago.
+        session.context.version_at_ms = 1
+        store.init(session.context)
+        monkeypatch.setattr(session, "_commit_offsets", lambda: asleep(monkeypatch, 2 * 86_400))
+        monkeypatch.setattr(session.outbox, "deliver", lambda: None)
+        session.transaction()
+        session.apply()
+        monkeypatch.undo()
+        session.close()
+        assert before_ms <= store.committed_version.written_at_ms <= now_ms()
 
 
 class Told(RestoreListener):
@@ -441,6 +560,35 @@ def test_an_unclean_close_costs_a_restore_only_without_transactions(
     again = start(of=(of,))
     assert way.value == ways(again)[of]
     again.run()
+    assert feed.expected(again) == again.content()
+
+
+def test_a_version_that_is_written_late_is_as_old_as_its_commit(
+    start: Start, feed: Input, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was deleted meanwhile by a newer owner may be forgotten when it is rolled forward."""
+    program = start(of=("indexed",))
+    feed.send(10)
+
+    def reached(point: str) -> None:
+        if point == "program.committed":
+            asleep(monkeypatch, 2 * 86_400)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("statestore.tasksession.reach", reached)
+        program.run()
+    monkeypatch.undo()
+    program.task.close()
+    assert program.counts["indexed"].store.committed_version.written_at_ms <= now_ms()
+    feed.send(5)
+    other = start(of=("indexed",), folder="elsewhere")
+    other.run()
+    other.task.close()
+    asleep(monkeypatch, 2 * 86_400)
+    again = start(of=("indexed",))
+    plan = again.task.plans["indexed"]
+    assert Way.FULL_REPLAY is plan.way
+    assert plan.reason.startswith("local store is older than the changelog keeps deletions")
     assert feed.expected(again) == again.content()
 
 
