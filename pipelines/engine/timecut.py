@@ -6,7 +6,8 @@
 A batch takes its records in the order of `record_order.py`, but only its own. Had it a part of each backlog, and did one
 partition's part reach further in time, its newest records would close windows that the next batches still have records
 for. So it ends at one time in all partitions. Where brokers find the first record of a time or later, the largest time so
-far in the partition has come to it: batch after batch is the order that one batch of the whole backlog would have.
+far in the partition has come to it: batch after batch is the order that one batch of the whole backlog would have. A task
+sees its own records only, so one that jumps back behind the cut may come later to it than within one batch.
 
 T is found by halving: one question about all partitions a step, beginning where it will be if records go on as in the batch
 before. It is good enough where the batch is full, as the pace takes it. Of records of one millisecond that a batch cannot

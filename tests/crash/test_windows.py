@@ -82,4 +82,4 @@ def test_a_backlog_in_small_batches_with_a_kill_between_them_is_what_one_batch_m
     pipeline.await_("input is processed", feed.caught_up)
     # Windows are what the order counts for: `running` takes its part of each partition.
     assert [] == feed.differences(("hops", "tumbles"))
-    assert all(feed.models[name].dropped > 0 for name in ("hops", "tumbles"))
+    assert all(feed.models[name].dropped == 0 for name in ("hops", "tumbles"))
