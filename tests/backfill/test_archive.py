@@ -124,7 +124,7 @@ def test_what_only_aborted_transactions_have_written_is_archived_as_nothing(
     source.look()
     assert () == source.deleted({0: 50, 1: 0}, source.begins())
     # What Kafka has no more comes first in time, too.
-    assert (202, 0) == (source.at_time(0)[0], source.first_at(0, {0: 50, 1: 0}, 1_000)[0])
+    assert (202, 50) == (source.at_time(0)[0], source.first_at(0, {0: 50, 1: 0}, 1_000)[0])
     [part] = source.parts((source.range(0, 50, 204),))
     # The first file's rest, none of the second, and of the third what Kafka has as well.
     assert isinstance(part, PartsInTurn)
