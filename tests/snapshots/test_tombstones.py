@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from statestore.planning.plan import Way
 from tests.support.task import COMPACT, TaskWorld, config_of
 
-RETENTION_MS = 1_000
+# Longer than an opening takes, which counts from before it asks who owns the task.
+RETENTION_MS = 5_000
 EAGER = {
     **COMPACT,
     "delete.retention.ms": str(RETENTION_MS),
