@@ -62,16 +62,13 @@ def _plan(
     position = log.position(spec.number)
     try:
         found = gather(spec, reader, admin, position, checkpoint, problem, asked)
-    except Unrecoverable as error:
-        return _unrecoverable(spec, error, none_because(error), position, local_batch)
-    # What the driver has left open tells where to look, and is not waited for.
-    done = log.driver_log(uncommitted=True).done
-    found = with_done(found, spec, reader, done, transactions=transactions)
-    if snapshots is None:
-        found = replace(found, snapshots_problem="snapshots are turned off")
-    else:
-        found = with_snapshots(found, snapshots.repository(spec, found.batches_topic_id))
-    try:
+        # What the driver has left open tells where to look, and is not waited for.
+        done = log.driver_log(uncommitted=True).done
+        found = with_done(found, spec, reader, done, transactions=transactions)
+        if snapshots is None:
+            found = replace(found, snapshots_problem="snapshots are turned off")
+        else:
+            found = with_snapshots(found, snapshots.repository(spec, found.batches_topic_id))
         _require_positions(spec, log, found)
     except Unrecoverable as error:
         return _unrecoverable(spec, error, none_because(error), position, local_batch)

@@ -250,10 +250,10 @@ def _whole(slices: list[pa.Table], *, every: bool) -> pa.Table:
     """Results of slices as those of one piece: of each key the last, changed from what was before the first, or every one."""
     rows = pa.concat_tables(slices).combine_chunks()
     codes = rows.column("__key").combine_chunks().dictionary_encode().indices.to_numpy()
-    _, firsts = np.unique(codes, return_index=True)
     lasts = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
     if every:
         return _with_columns(rows, {"__last": pa.array(np.isin(np.arange(len(codes)), lasts))})
+    firsts = np.unique(codes, return_index=True)[1]
     in_order = np.argsort(lasts)
     before = [name for name in rows.column_names if name == "__old_time" or name.startswith(STORED)]
     first = rows.select(before).take(pa.array(firsts[in_order]))

@@ -58,14 +58,14 @@ class DatedLease(Lease):
 
 def put_lease(objects: ObjectStore, prefix: str, kind: str, files: Iterable[str], life_s: float) -> Lease:
     """Put a pin or a mark, below the prefix of its sort, that lives for `life_s` seconds."""
-    lease = Lease(f"{prefix}{secrets.token_hex(8)}.json", kind, life_s, Moment())
+    lease = _new(prefix, kind, life_s)
     _put(objects, lease, files)
     return lease
 
 
 def put_dated_lease(objects: ObjectStore, prefix: str, kind: str, files: Iterable[str], life_s: float) -> DatedLease:
     """`put_lease` for those who compare times of the storage. After an error nothing of it stays, if storage lets us."""
-    lease = Lease(f"{prefix}{secrets.token_hex(8)}.json", kind, life_s, Moment())
+    lease = _new(prefix, kind, life_s)
     try:
         _put(objects, lease, files)
         about = objects.head(lease.key)
@@ -75,6 +75,10 @@ def put_dated_lease(objects: ObjectStore, prefix: str, kind: str, files: Iterabl
         drop_lease(objects, lease)
         raise
     return DatedLease(**vars(lease), now_s=about.modified_at_s)
+
+
+def _new(prefix: str, kind: str, life_s: float) -> Lease:
+    return Lease(f"{prefix}{secrets.token_hex(8)}.json", kind, life_s, Moment())
 
 
 def _put(objects: ObjectStore, lease: Lease, files: Iterable[str]) -> None:
