@@ -18,22 +18,41 @@ def processes(root: int) -> Iterator[psutil.Process]:
     yield from parent.children(recursive=True)
 
 
-def cpu_by_kind(root: int) -> dict[str, float]:
-    """CPU seconds so far by kind of process: `jvm`, `servers`, `workers`, and `main` for the rest."""
-    spent: dict[str, float] = {}
+class CpuMeter:
+    """Counts from when it is made.
+
+    By process, since those that end, as Spark's idle workers do after a minute, take all that they ever spent out of a sum.
+    What they spent of the time that counts is missing.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._before = _by_process(root)
+
+    def by_kind(self) -> dict[str, float]:
+        """CPU seconds so far by kind of process: `jvm`, `servers`, `workers`, and `main` for the rest."""
+        spent: dict[str, float] = {}
+        for process, (kind, seconds) in _by_process(self._root).items():
+            _, before = self._before.get(process, (kind, 0.0))
+            spent[kind] = spent.get(kind, 0.0) + seconds - before
+        return spent
+
+    def seconds(self) -> float:
+        """CPU seconds so far."""
+        return sum(self.by_kind().values())
+
+
+def _by_process(root: int) -> dict[psutil.Process, tuple[str, float]]:
+    """Kind, and CPU seconds since its start, of each process."""
+    found = {}
     for process in processes(root):
         try:
             command, times = " ".join(process.cmdline()), process.cpu_times()
         except psutil.NoSuchProcess:
             continue
         kind = next((kind for kind, mark in KINDS if mark in command), "main")
-        spent[kind] = spent.get(kind, 0.0) + times.user + times.system
-    return spent
-
-
-def cpu_seconds(root: int) -> float:
-    """CPU seconds so far."""
-    return sum(cpu_by_kind(root).values())
+        found[process] = kind, times.user + times.system
+    return found
 
 
 def allocated_bytes(root: int) -> dict[int, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import confluent_kafka as ck
 
@@ -66,6 +67,12 @@ class Window:
     cpu: dict[str, float]
 
 
+class Meter(Protocol):
+    """CPU seconds since it was made, by kind of process."""
+
+    def by_kind(self) -> dict[str, float]: ...
+
+
 @dataclass(frozen=True)
 class Watched:
     """One run from the start of its process. `steady` is None where the warm-up's commit was the input's last."""
@@ -77,18 +84,21 @@ class Watched:
 
 def watch(
     committed: Callable[[], int],
-    cpu: Callable[[], dict[str, float]],
+    meter: Callable[[], Meter],
     alive: Callable[[], None],
     *,
     warm_up: int,
     total: int,
     timeout_s: float,
 ) -> Watched:
-    """Waits until `total` records are committed. `alive` raises if the system has died. Raises TimeoutError."""
+    """Waits until `total` records are committed. `meter` begins to count CPU, `alive` raises if the system has died.
+
+    Raises TimeoutError.
+    """
     began = time.monotonic()
     seen: list[tuple[float, int]] = []
     warm: int | None = None
-    before: dict[str, float] = {}
+    cpu = meter()
     while not seen or seen[-1][1] < total:
         now, at = time.monotonic(), committed()
         if now - began > timeout_s:
@@ -96,13 +106,11 @@ def watch(
         if at > (seen[-1][1] if seen else 0):
             seen.append((now, at))
             if at >= warm_up and warm is None:
-                warm, before = len(seen) - 1, cpu()
+                warm, cpu = len(seen) - 1, meter()
         else:
             alive()
             time.sleep(POLL_S)
-    after = cpu()
-    spent = {kind: after[kind] - before.get(kind, 0.0) for kind in after}
-    return Watched(seen[0][0] - began, seen[-1][0] - began, _steady(seen[warm or 0 :], spent))
+    return Watched(seen[0][0] - began, seen[-1][0] - began, _steady(seen[warm or 0 :], cpu.by_kind()))
 
 
 def _steady(seen: list[tuple[float, int]], cpu: dict[str, float]) -> Window | None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pyarrow as pa
 import pytest
 
 from tests.benchmarks import document, report
 from tests.benchmarks.__main__ import main
+from tests.benchmarks.cpu import CpuMeter
 from tests.benchmarks.outputs import WrongResult, require_equal
 from tests.benchmarks.progress import watch
 from tests.benchmarks.rounds import failures, interleaved
@@ -71,16 +78,35 @@ def test_a_wrong_column_or_value_of_a_stream_is_refused() -> None:
             require_equal("s", right, wrong)
 
 
+@dataclass
+class Counted:
+    """A meter that has read this."""
+
+    spent: dict[str, float]
+
+    def by_kind(self) -> dict[str, float]:
+        return self.spent
+
+
+def test_a_process_that_ends_takes_nothing_away_from_what_others_have_spent() -> None:
+    with subprocess.Popen([sys.executable, "-c", "sum(range(10**7)); input()"], stdin=subprocess.PIPE) as child:
+        while psutil.Process(child.pid).cpu_times().user < 0.1:
+            time.sleep(0.01)
+        meter = CpuMeter(os.getpid())
+        child.communicate(b"\n")
+    assert meter.seconds() >= 0
+
+
 def test_steady_state_lies_between_two_commits_behind_the_warm_up() -> None:
     steps = iter([0, 10, 50, 80, 100])
-    cpu = iter([{"jvm": 1.0}, {"jvm": 3.0, "workers": 0.5}])
-    seen = watch(lambda: next(steps), lambda: next(cpu), lambda: None, warm_up=40, total=100, timeout_s=60)
+    meters = iter([Counted({"jvm": 3.0}), Counted({"jvm": 2.0, "workers": 0.5})])
+    seen = watch(lambda: next(steps), lambda: next(meters), lambda: None, warm_up=40, total=100, timeout_s=60)
     assert seen.steady is not None
     assert (50, 2, {"jvm": 2.0, "workers": 0.5}) == (seen.steady.records, seen.steady.commits, seen.steady.cpu)
 
 
 def test_without_two_commits_there_is_no_steady_state() -> None:
-    seen = watch(lambda: 100, lambda: {"main": 1.0}, lambda: None, warm_up=40, total=100, timeout_s=60)
+    seen = watch(lambda: 100, lambda: Counted({"main": 1.0}), lambda: None, warm_up=40, total=100, timeout_s=60)
     assert seen.steady is None
 
 

@@ -33,7 +33,7 @@ def measure(system: System, records: int, expected: dict[str, Expected]) -> Figu
     system.start()
     watched = watch(
         system.committed,
-        system.cpu,
+        system.cpu_meter,
         system.require_alive,
         warm_up=int(records * WARM_UP_SHARE),
         total=records,

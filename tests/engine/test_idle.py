@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.settings import Settings
 from statestore.kafka.admin import Admin
-from tests.benchmarks.cpu import cpu_seconds
+from tests.benchmarks.cpu import CpuMeter
 from tests.support.feed import SQL, Feed, create_topic, read_topic
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.present import present
@@ -23,9 +23,9 @@ WINDOWS = 4
 
 def share_of_a_core(root: int) -> float:
     """What the processes below `root` use of one core during `IDLE_S` seconds, as a fraction."""
-    spent, began = cpu_seconds(root), time.monotonic()
+    meter, began = CpuMeter(root), time.monotonic()
     time.sleep(IDLE_S)
-    return (cpu_seconds(root) - spent) / (time.monotonic() - began)
+    return meter.seconds() / (time.monotonic() - began)
 
 
 def calm(window: tuple[float, bool]) -> bool:

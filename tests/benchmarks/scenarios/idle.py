@@ -24,9 +24,9 @@ def measure(system: System, options: Options) -> Figures:
     system.start()
     await_committed(system, KEYS)
     time.sleep(SETTLE_S)
-    cpu, before, began = sum(system.cpu().values()), written(), time.monotonic()
+    meter, before, began = system.cpu_meter(), written(), time.monotonic()
     time.sleep(options.seconds)
-    spent = sum(system.cpu().values()) - cpu
+    spent = meter.seconds()
     system.require_alive()
     return {
         "cpu_percent_of_a_core": 100 * spent / (time.monotonic() - began),

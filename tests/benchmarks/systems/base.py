@@ -106,9 +106,9 @@ class System(ABC):
         """Topics through which it passes every record to a second stage."""
         return []
 
-    def cpu(self) -> dict[str, float]:
-        """CPU seconds so far by kind of process."""
-        return cpu.cpu_by_kind(self.pid)
+    def cpu_meter(self) -> cpu.CpuMeter:
+        """Counts its processes' CPU from now on."""
+        return cpu.CpuMeter(self.pid)
 
     def memtables(self) -> dict[int, int]:
         """Bytes by process that are in RocksDB's memtables now; empty where the system does not tell."""
