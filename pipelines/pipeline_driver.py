@@ -49,10 +49,13 @@ log = structlog.get_logger()
 _PATIENCE_S = 60.0
 # How often it is looked whether what is waited for has ended.
 _LOOK_S = 0.02
+# How often the metastore's log is read. Whoever writes to it brings its own database up to it, which mostly is this one.
+_LOG_S = 10.0
 # How often a batch that is given up is cancelled.
 _ABORT_S = 0.5
-# How often what is starting is looked at.
-_STARTING_S = 0.02
+# How often what is starting is looked at, what runs until the end of its input, and what runs for ever, which should cost
+# nothing while there is nothing to do: a query that meets a dead server replaces it itself.
+_STARTING_S, _UNTIL_END_S, _RUNNING_S = 0.02, 0.1, 0.5
 # How long store servers may take to end, by how much the stop is in a hurry.
 _SERVERS_S = {0: 10.0, 1: 10.0, 2: 1.0, 3: 0.1}
 
@@ -111,6 +114,7 @@ class PipelineDriver:
         self._metrics = DriverMetrics(self.name, settings, self._servers, self._drivers, self._seen_state)
         quick = settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
         self._metastore = Metastore(quick, registry.engine)
+        self._log_from = 0.0
 
     def request_stop(self) -> None:
         """Stop when the open batches are done. Asked a second time: give them up; a third time: wait for nothing more."""
@@ -225,7 +229,7 @@ class PipelineDriver:
 
     def _watch(self) -> bool:
         """Return when the work is over, with whether the end of the input is reached; raise what a query failed of."""
-        while not self._stop.wait(0.1 if self._state == "running" else _STARTING_S):
+        while not self._stop.wait(self._look_s()):
             self._watcher.require_jvm()
             self._servers.replace_dead()
             session = self._spark.news()
@@ -233,6 +237,8 @@ class PipelineDriver:
                 self._spark_is_up(session)
             if self._state != "running":
                 self._look_at_start()
+            else:
+                self._servers.keep_spare()
             # Asked in this order: a thread that ends of an error has set it before.
             following = [driver.following for driver in self._drivers]
             for driver in self._drivers:
@@ -241,6 +247,11 @@ class PipelineDriver:
             if self._until_end and self._state == "running" and not any(following):
                 return True
         return False
+
+    def _look_s(self) -> float:
+        if self._state != "running":
+            return _STARTING_S
+        return _UNTIL_END_S if self._until_end else _RUNNING_S
 
     def _end(self, state: str, error: str) -> None:
         """Let running batches finish, then stop everything."""
@@ -311,12 +322,7 @@ class PipelineDriver:
     def _stop_if_wanted(self) -> None:
         if self._until_end:
             return
-        is_newest = False
-        try:
-            is_newest = self._metastore.refresh() is None
-        except RollforwardError as error:
-            # The stream decides for itself whether it can go on without Kafka; this is only a wish that comes late.
-            log.warning("metastore cannot be followed", pipeline=self.name, error=str(error))
+        is_newest = self._follow_log()
         row = self._registry.find(self.name)
         if is_newest and (row is None or row.deployed_at != self._row.deployed_at):
             # Nobody could stop it later: it is looked for among the pipelines that there are.
@@ -324,6 +330,18 @@ class PipelineDriver:
             self._stop.set()
         if row is not None and row.desired == STOPPED:
             self._stop.set()
+
+    def _follow_log(self) -> bool:
+        """Read the metastore's log where it is time to; whether the database is then known to be up to it."""
+        if time.monotonic() < self._log_from:
+            return False
+        self._log_from = time.monotonic() + _LOG_S
+        try:
+            return self._metastore.refresh() is None
+        except RollforwardError as error:
+            # The stream decides for itself whether it can go on without Kafka; this is only a wish that comes late.
+            log.warning("metastore cannot be followed", pipeline=self.name, error=str(error))
+            return False
 
     def _look(self) -> tuple[str, list[dict[str, Any]]]:
         state = self._seen_state()

@@ -57,6 +57,10 @@ class StoreClient:
         """Run one action and give its answer."""
         return self._act(action, command, self._options)
 
+    def look(self, action: str, *, timeout_s: float) -> dict[str, Any]:
+        """Run one action that only looks, in that time whatever bounds the other calls."""
+        return self._act(action, {}, channel.options(self._address, timeout_s))
+
     def _act(self, action: str, command: dict[str, Any], options: flight.FlightCallOptions) -> dict[str, Any]:
         with _ours():
             results = list(self._client.do_action((action, self._command(**command)), options))
@@ -77,8 +81,7 @@ class StoreClient:
     def restoring(self) -> list[dict[str, Any]]:
         """How far the tasks are that are being restored now: `RestoreMeter`'s figures, and `task`."""
         # A heartbeat asks, which must not wait for a server that hangs.
-        options = channel.options(self._address, _LOOK_TIMEOUT_S)
-        found: list[dict[str, Any]] = self._act("restoring", {}, options)["restoring"]
+        found: list[dict[str, Any]] = self.look("restoring", timeout_s=_LOOK_TIMEOUT_S)["restoring"]
         return found
 
     def commit(

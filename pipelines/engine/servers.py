@@ -44,8 +44,8 @@ _OPEN_ATTEMPTS = 8
 _OBSERVE_S = 5.0
 _CLOSE_S = 10.0
 _LEAST_CLOSE_S = 0.1
-# When a process is launched that takes a dead server's place: not while the driver and its first batches need the CPU.
-_SPARE_S = 20.0
+# When a process is launched that takes a dead server's place: not while tasks are being opened, and first batches run.
+_SPARE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,10 @@ class StoreServers:
         for each such server, at every call, since a job that waits for it may have begun only now.
         """
         living = [server for server in self._servers if server is not None and server.ended() is None]
-        asked = [(server, self._pings.submit(self._ping, server.address)) for server in living]
+        asked = [
+            (server, self._pings.submit(server.client.look, "ping", timeout_s=self._answer_timeout_s))
+            for server in living
+        ]
         for server, answer in asked:
             error = answer.exception()
             if isinstance(error, Unavailable) and server.ended() is None:
@@ -237,6 +240,9 @@ class StoreServers:
         """Replace the servers that have died, if there are any, and open their tasks again."""
         if any(server is not None and server.ended() is not None for server in self._servers):
             self.ensure("a store server died")
+
+    def keep_spare(self) -> None:
+        """Have a process wait that takes a dead server's place, once tasks have been open for a while."""
         if not self._addresses and time.monotonic() > self._spare_from:
             with self._lock:
                 self._standby.keep(1)
@@ -361,9 +367,8 @@ class StoreServers:
         if server is None or server.ended() is not None:
             return ServerSeen(number, False, [], {})
         try:
-            with StoreClient(server.address, timeout_s=_OBSERVE_S) as client:
-                tasks = self._only_assigned(number, client.act("figures")["tasks"])
-                restored = {one["task"]: one["percent"] / 100 for one in client.restoring()}
+            tasks = self._only_assigned(number, server.client.look("figures", timeout_s=_OBSERVE_S)["tasks"])
+            restored = {one["task"]: one["percent"] / 100 for one in server.client.restoring()}
         except RollforwardError:
             return ServerSeen(number, False, [], {})
         return ServerSeen(number, True, tasks, restored)

@@ -136,7 +136,7 @@ as service discovery (`file_sd_configs`). The file stays when a driver dies, so 
 and goes with a planned stop. `metrics = false` in `rollforward.toml` turns it off, `metrics_port` fixes the port.
 
 Each figure has the label `pipeline`. Those of batches, recoveries and snapshots are told when they happen; the others
-are brought together every five seconds, beside the stream: a scrape never waits for a store server or for Kafka.
+are brought together every ten seconds, beside the stream: a scrape never waits for a store server or for Kafka.
 """
 
 

@@ -28,7 +28,7 @@ from pipelines.settings import Settings
 from statestore.errors import RollforwardError
 
 log = structlog.get_logger()
-GATHER_EVERY_S = 5.0
+GATHER_EVERY_S = 10.0
 STATES = ("starting", "recovering", "running", "stopping", "stopped", "failed", "fenced")
 
 

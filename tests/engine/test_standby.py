@@ -80,7 +80,7 @@ def test_a_dead_server_is_replaced_by_the_spare(
     servers.ensure("start")
     before = serving(servers)
     time.sleep(0.01)
-    servers.replace_dead()
+    servers.keep_spare()
     (spare,) = waiting(tmp_path / "log") - before
     killed = min(before)
     psutil.Process(killed).kill()
