@@ -165,7 +165,9 @@ def test_without_transactions_a_record_that_is_refused_is_not_lost_in_silence(
 
 @pytest.mark.parametrize("many", [True, False])
 def test_without_transactions_a_topic_that_is_gone_is_told(kafka: str, topic: str, many: bool) -> None:
-    sending = TransactionalProducer(KafkaConfig(kafka), f"id-{topic}", transactions=False)
+    # How long the client takes a topic that is not there for one that is being made: by default half a minute.
+    config = KafkaConfig(kafka, {"topic.metadata.propagation.max.ms": "500"})
+    sending = TransactionalProducer(config, f"id-{topic}", transactions=False)
     if many:
         sending.produce_many(f"{topic}-none", records_of([(b"k", b"v", FIRST_MS)]), partition=0)
     else:
