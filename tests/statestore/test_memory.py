@@ -6,6 +6,7 @@ Ten times `uncommitted_bytes_max` written: what spills stays within a bound, wha
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,8 @@ def test_a_store_server_gives_memory_back_again_and_again(tmp_path: Path, monkey
     # It is for the whole process.
     monkeypatch.setattr(server, "keep_pandas_out", lambda: None)
     monkeypatch.setattr(server, "StoreServer", not_here)
+    # So are signals: who is started by a later test would not be ended by those that are ignored here.
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(Served):
         server.serve(ServerConfig("s", str(tmp_path / "socket"), KafkaConfig("127.0.0.1:1"), RocksConfig()))
     for _ in range(2):
