@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,16 @@ hypothesis.settings.load_profile("rollforward")
 
 # Half of what a start of a driver costs is Spark's, and most tests' batches are small. Those of crashes ask for it.
 os.environ.setdefault("ROLLFORWARD_SPARK_START", "when-needed")
+
+
+def pytest_configure() -> None:
+    """The same whether the suite runs in a shell's background or not.
+
+    `&` has SIGINT ignored, Dagster gives SIGTERM the disposition of SIGINT (`setup_interrupt_handlers`), and what is
+    ignored stays so in every child: none of theirs could be ended.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
