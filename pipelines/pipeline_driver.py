@@ -32,7 +32,7 @@ from pipelines.engine.spark import SparkStart, start_session, start_workers
 from pipelines.engine.watch import Watch
 from pipelines.heart import Heart
 from pipelines.home import in_home
-from pipelines.metastore.embedded import LOOK_TIMEOUT_S, refresh
+from pipelines.metastore.embedded import for_a_look, refresh
 from pipelines.metastore.service import Metastore
 from pipelines.metrics.driver import DriverMetrics
 from pipelines.processes import remove_left
@@ -112,8 +112,7 @@ class PipelineDriver:
         self._servers.on_opened = self._opened
         self._traces = traces_of(settings, self.name)
         self._metrics = DriverMetrics(self.name, settings, self._servers, self._drivers, self._seen_state)
-        quick = settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
-        self._metastore = Metastore(quick, registry.engine)
+        self._metastore = Metastore(for_a_look(settings), registry.engine)
         self._log_from = 0.0
 
     def request_stop(self) -> None:

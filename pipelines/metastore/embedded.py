@@ -83,7 +83,7 @@ def want(
 def _look_to_stop(pipeline: str, settings: Settings, registry: Registry, *, quickly: bool) -> None:
     """Bring the projection up to the log. One that is stopped as it was seen last may be started by now."""
     try:
-        require_current(_quick(settings) if quickly else settings)
+        require_current(for_a_look(settings) if quickly else settings)
     except Unavailable:
         # A statement waits for longer than a look.
         if not quickly or registry.pipeline(pipeline).desired == STOPPED:
@@ -103,7 +103,8 @@ def require_current(settings: Settings) -> None:
             raise fault.error(opened.log.topic_name)
 
 
-def _quick(settings: Settings) -> Settings:
+def for_a_look(settings: Settings) -> Settings:
+    """The settings of who looks, and waits for a broker no longer than `LOOK_TIMEOUT_S`."""
     return settings.model_copy(update={"request_timeout_s": min(LOOK_TIMEOUT_S, settings.request_timeout_s)})
 
 
@@ -115,7 +116,7 @@ def refresh(settings: Settings) -> Fault | None:
     if not settings.bootstrap_servers:
         return None
     try:
-        with metastore(_quick(settings)) as opened:
+        with metastore(for_a_look(settings)) as opened:
             return opened.refresh()
     except Unavailable as error:
         log.warning("metastore is read as it was last seen", error=str(error))
