@@ -8,7 +8,7 @@ import typer
 
 from ops.cli.context import settings_of_here
 from ops.cli.options import Json
-from ops.cli.output import answer, say, table
+from ops.cli.output import answer, progress, say, table
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +28,9 @@ def drift(
     from pipelines.metastore import drift as found
 
     settings = settings_of_here()
-    findings = find(settings)
+    with progress("drift") as tell:
+        tell("kafka", "comparing with the metastore")
+        findings = find(settings)
     done = found.repair(findings) if repair else []
     left = find(settings) if done else findings
     if json:

@@ -11,6 +11,7 @@ import typer
 from ops.cli.context import settings_of_here
 from ops.cli.options import Json
 from ops.cli.output import answer, say, table
+from statestore.errors import Unavailable
 
 if TYPE_CHECKING:
     from pipelines.metastore.backup import Turned
@@ -49,11 +50,15 @@ def log(
     set_aside: Annotated[bool, typer.Option("--set-aside", help="What could not be applied instead.")] = False,
     json: Json = False,
 ) -> None:
-    """Show the newest commands, and whether the log can be trusted."""
-    from pipelines.metastore.embedded import metastore
+    """Show the newest commands, and whether the log can be trusted. Without Kafka those that were seen last."""
+    from pipelines.metastore.embedded import for_a_look, metastore
 
-    with metastore(settings_of_here()) as opened:
-        fault = opened.refresh()
+    fault, away = None, None
+    with metastore(for_a_look(settings_of_here())) as opened:
+        try:
+            fault = opened.refresh()
+        except Unavailable as error:
+            away = error
         position = opened.projection.position()
         aside = opened.projection.set_aside()
         commands = opened.projection.commands(newest=newest)
@@ -64,6 +69,7 @@ def log(
                 "topic": topic,
                 "sequence": position.head.sequence,
                 "degraded": None if fault is None else fault.to_json(),
+                "unavailable": None if away is None else str(away),
                 "commands": [command._asdict() for command in commands],
                 "set_aside": [row._asdict() for row in aside],
             }
@@ -76,6 +82,8 @@ def log(
     say(f"\n{topic}: {position.head.sequence} commands, {len(aside)} set aside" + (" (--set-aside)" if aside else ""))
     if fault is not None:
         say(f"DEGRADED: {fault.text}\n  hint: {fault.hint}")
+    if away is not None:
+        say(f"AS IT WAS SEEN LAST: {away}")
 
 
 def _show_commands(commands: list[Applied]) -> None:

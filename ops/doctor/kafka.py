@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ops.doctor.finding import Finding, error, ok, told, warning
 from pipelines import names
+from pipelines.archive import open_archive
 from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.registry import Registry
 from pipelines.settings import Settings
@@ -66,7 +67,7 @@ def _query(settings: Settings, registry: Registry, admin: Admin, deployed: Deplo
         yield error(f"topics of {what}", f"missing, or not to be described by this user: {', '.join(missing)}", fix)
     yield _rights(what, needs, found)
     if query.source.topic in found:
-        yield from _source(registry, admin, deployed, what)
+        yield from _source(settings, registry, admin, deployed, what)
     if changelog in found and changelog in needs:
         yield _changelog(settings, admin.configs(changelog), changelog)
 
@@ -85,19 +86,18 @@ def _rights(what: str, needs: Mapping[str, tuple[str, ...]], found: Mapping[str,
     return ok(f"rights of {what}", f"enough on {len(found)} topics")
 
 
-def _source(registry: Registry, admin: Admin, deployed: DeployedQuery, what: str) -> Iterator[Finding]:
+def _source(
+    settings: Settings, registry: Registry, admin: Admin, deployed: DeployedQuery, what: str
+) -> Iterator[Finding]:
     """Deleted unread records are an error; a retention that leaves less than an hour for a repair is a warning."""
     topic = deployed.query.source.topic
-    partitions = admin.describe([topic])[topic].partitions
     newest = next((b for b in registry.newest_batches(deployed.pipeline) if b.query == deployed.query.name), None)
-    begins = admin.begins(topic, partitions=partitions)
     if newest is not None:
-        lost = {
-            int(p): begins.get(int(p), 0) - at[1] for p, at in newest.offsets.items() if begins.get(int(p), 0) > at[1]
-        }
+        positions = {int(partition): at[1] for partition, at in newest.offsets.items()}
+        lost = _lost(settings, admin, topic, positions)
         if lost:
             fix = "restore them, or start with --accept-loss (docs/runbooks/Unrecoverable.md)"
-            yield error(f"source of {what}", f"{sum(lost.values())} records of {topic} were deleted unread", fix)
+            yield error(f"source of {what}", f"{lost} records of {topic} were deleted unread", fix)
             return
     kept_ms = int(admin.configs(topic).get("retention.ms", "-1"))
     if 0 <= kept_ms < HOUR_MS:
@@ -123,3 +123,13 @@ def _changelog(settings: Settings, kept: Mapping[str, str], topic: str) -> Findi
             fix,
         )
     return ok(what, f"compacted, deletions kept {tombstones_ms / HOUR_MS:.0f} h")
+
+
+def _lost(settings: Settings, admin: Admin, name: str, positions: Mapping[int, int]) -> int:
+    """How many records from the positions on are gone, from Kafka and from the archive."""
+    topic = admin.describe([name])[name]
+    begins = admin.begins(name, partitions=topic.partitions)
+    gone = {p: (at, begins[p]) for p, at in positions.items() if begins.get(p, 0) > at}
+    config = settings.archive_config()
+    held = open_archive(config, topic).spans() if gone and config is not None else {}
+    return sum(end - at for p, (at, end) in gone.items() if p not in held or at < held[p][0] or held[p][1] < end)

@@ -29,6 +29,7 @@ from pipelines.metastore.validate import (
     unknown_pipeline,
     validate,
 )
+from pipelines.plan import Source
 from pipelines.sql import parse_statement
 from pipelines.sql import tree as t
 from pipelines.sql.catalogue import Relation, require
@@ -156,7 +157,8 @@ class _Decision:
                 told = f"Cannot add column `{column.name.text}` to schema. A column with the same name already exists."
                 raise Refusal(column.at, told)
             known.add(column_name(column.name))
-        return self._create_source(replace(made, columns=(*(made.columns or ()), *statement.columns), or_replace=True))
+        columns = (*(made.columns or ()), *statement.columns)
+        return self._create_source(replace(made, columns=columns, or_replace=True, if_not_exists=False))
 
     def _create_as(self, statement: t.CreateAs) -> Accepted:
         if self._taken(statement):
@@ -197,10 +199,9 @@ class _Decision:
     ) -> tuple[Change, ...]:
         """The changes of deploying the query's script, wanted to run at once."""
         text = script.script_of(statement, relations)
-        owned: Definitions = self.snapshot
-        if isinstance(statement, t.InsertSelect) or replaced:
-            owned = _Others(self.snapshot, without=pipeline if replaced else "")
-        changes = validate(deploy_script(text, pipeline), owned, self.world).changes
+        known: Definitions = _Without(self.snapshot, pipeline) if replaced else self.snapshot
+        shares = replaced or isinstance(statement, t.InsertSelect)
+        changes = validate(deploy_script(text, pipeline), known, self.world, shares_results=shares).changes
         wanted = put(DESIRED, pipeline, {"state": RUNNING})
         return tuple(wanted if change.kind == DESIRED else change for change in changes)
 
@@ -225,20 +226,16 @@ class _Decision:
         return Accepted((*changes, *_unfilled(pipeline, self.catalogue)), (query,))
 
 
-class _Others:
-    """The definitions without owners of result topics: INSERT INTO shares its target's topic with other writers.
+class _Without:
+    """The definitions without the pipeline that is replaced."""
 
-    And without the pipeline that is replaced, if one is.
-    """
-
-    def __init__(self, snapshot: Definitions, *, without: str = "") -> None:
+    def __init__(self, snapshot: Definitions, pipeline: str) -> None:
         self._snapshot = snapshot
-        self._without = without
+        self._pipeline = pipeline
 
     def get(self, kind: str, name: str) -> Any:
-        """A definition's body, None for an owner of a topic."""
-        hidden = kind == RESULT or (kind == PIPELINE and name == self._without)
-        return None if hidden else self._snapshot.get(kind, name)
+        """A definition's body, None for the pipeline that is replaced."""
+        return None if kind == PIPELINE and name == self._pipeline else self._snapshot.get(kind, name)
 
     def all(self, kind: str) -> dict[str, Any]:
         """Every definition of a kind, by name."""
@@ -280,12 +277,17 @@ def _require_upgrade(old: Relation, new: Relation, statement: t.CreateSource | t
     before, after = ([(c.name, c.type) for c in r.source.columns if not c.key] for r in (old, new))
     keys = [[(c.name, c.type) for c in r.source.columns if c.key] for r in (old, new)]
     changed = [name for (name, type_), now in zip_longest(before, after[: len(before)]) if (name, type_) != now]
-    if old.source.topic != new.source.topic or old.source.value_format != new.source.value_format:
-        told = f"Cannot upgrade data source: `{new.name}`. Its topic or format would be another"
+    if _encoding(old.source) != _encoding(new.source):
+        told = f"Cannot upgrade data source: `{new.name}`. Its topic, format or window would be another"
         raise Refusal(statement.name.at, told)
     if changed or keys[0] != keys[1]:
         told = f"Cannot upgrade data source: `{new.name}`. The following columns are changed, missing or reordered"
         raise Refusal(statement.name.at, f"{told}: {changed or [name for name, _ in keys[0]]}")
+
+
+def _encoding(source: Source) -> Source:
+    """How records are written: queries go on with what they were planned with. Which time is a row's, they alone see."""
+    return replace(source, columns=(), timestamp=None, timestamp_format=None)
 
 
 def query_pipeline(statement: t.CreateAs) -> str:

@@ -92,11 +92,14 @@ def check(statement: Statement, default_tasks: int) -> None:
         parse_pipeline(statement.text, pipeline=statement.pipeline, default_tasks=default_tasks)
 
 
-def validate(statement: Statement, snapshot: Definitions, world: World) -> Accepted:
-    """Accept the statement, or raise `SqlError`, `InvalidInput` or `InvalidConfig`."""
+def validate(statement: Statement, snapshot: Definitions, world: World, *, shares_results: bool = False) -> Accepted:
+    """Accept the statement, or raise `SqlError`, `InvalidInput` or `InvalidConfig`.
+
+    A deployment with `shares_results` may write topics that other pipelines write, as INSERT INTO does.
+    """
     check(statement, world.default_tasks)
     if statement.kind == DEPLOY:
-        return _deploy(statement, snapshot, world)
+        return _deploy(statement, snapshot, world, shares_results=shares_results)
     if snapshot.get(PIPELINE, statement.pipeline) is None:
         raise unknown_pipeline(statement.pipeline, snapshot.names(PIPELINE))
     if statement.kind in (START, STOP):
@@ -110,19 +113,22 @@ def unknown_pipeline(name: str, known: list[str]) -> InvalidInput:
     return InvalidInput("pipeline is not deployed", pipeline=name, deployed=deployed, hint="run `rollforward deploy`")
 
 
-def _deploy(statement: Statement, snapshot: Definitions, world: World) -> Accepted:
+def _deploy(statement: Statement, snapshot: Definitions, world: World, *, shares_results: bool) -> Accepted:
     pipeline = statement.pipeline
     parsed = parse_pipeline(statement.text, pipeline=pipeline, default_tasks=world.default_tasks)
     for query in parsed.queries:
         names.require_name(query.name, "query")
     existing = snapshot.get(PIPELINE, pipeline)
     if existing is not None:
-        if _same(parsed.queries, [query_from_json(query["plan"]) for query in existing["queries"]]):
+        if _same(parsed.queries, _queries(existing)):
             return Accepted(())
         raise InvalidInput(
             "pipeline is deployed with other statements", pipeline=pipeline, hint="deploy it under another name"
         )
-    _require_free_results(parsed, snapshot)
+    for query in parsed.queries:
+        require_writable(query.output_topic, snapshot)
+    if not shares_results:
+        _require_free_results(parsed, snapshot)
     world.require_sources([source.topic for source in parsed.sources])
     return _deployed(statement, parsed, snapshot, world)
 
@@ -158,17 +164,28 @@ def _same(parsed: Sequence[Query], deployed: Sequence[Query]) -> bool:
 
 
 def _require_free_results(parsed: Pipeline, snapshot: Definitions) -> None:
-    """Two writers of one topic would mix their results, and a result among state would be read as state."""
+    """Two writers of one topic would mix their results, and a clone's would be there twice."""
     for query in parsed.queries:
-        require_writable(query.output_topic, snapshot)
-        owner = snapshot.get(RESULT, query.output_topic)
-        if owner is not None and owner["pipeline"] != parsed.name:
+        topic = query.output_topic
+        owner = snapshot.get(RESULT, topic)
+        writers = [] if owner is None else [owner["pipeline"]]
+        # Those of INSERT INTO own no topic.
+        writers += (
+            name for name, body in snapshot.all(PIPELINE).items() if topic in (q.output_topic for q in _queries(body))
+        )
+        other = next((name for name in writers if name != parsed.name), None)
+        if other is not None:
             raise InvalidInput(
                 "result topic belongs to another pipeline",
-                topic=query.output_topic,
-                pipeline=owner["pipeline"],
+                topic=topic,
+                pipeline=other,
                 hint="choose another topic with kafka_topic",
             )
+
+
+def _queries(body: dict[str, Any]) -> list[Query]:
+    """The queries of a deployed pipeline."""
+    return [query_from_json(stored["plan"]) for stored in body["queries"]]
 
 
 def topic_owner(topic: str, snapshot: Definitions) -> str:
@@ -180,7 +197,7 @@ def topic_owner(topic: str, snapshot: Definitions) -> str:
     body = snapshot.get(PIPELINE, pipeline)
     if body is None:
         return ""
-    queries = (query_from_json(stored["plan"]).name for stored in body["queries"])
+    queries = (query.name for query in _queries(body))
     return pipeline if topic in names.own_topics(pipeline, queries) else ""
 
 

@@ -8,10 +8,11 @@ from pipelines.plan import Aggregate, GroupKey, Source
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import Expressions, RowExpressions, misplaced_bound
 from pipelines.sql.functions import AGGREGATES, NESTED_STATES, ORDERED_CALLS, UNDOABLE, Value
-from pipelines.sql.names import WINDOW_BOUNDS, quote
+from pipelines.sql.names import WINDOW_BOUNDS
 from pipelines.sql.nodes import Binary, Call, Column, Node, Null, Number, Paren, Star, Text, Truth, walk
 from pipelines.sql.ordered import plan_ordered
 from pipelines.sql.printer import print_tree
+from pipelines.sql.quoting import quote
 from pipelines.sql.tree import Item, Select
 from pipelines.sql.types import (
     BIGINT,

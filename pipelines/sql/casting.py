@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from pipelines.sql.names import quote
+from pipelines.sql.quoting import quote, string_literal
 from pipelines.sql.types import DATE, STRING, TIMESTAMP, SqlType
+
+# What Spark would read without a year is the clock's: `today`, and an hour alone. A batch may run twice.
+_YEAR = "^\\\\s*[-+]?[0-9]{4}"
 
 DAY_MS = "86400000L"
 TIMESTAMP_PATTERN = "yyyy-MM-dd'T'HH:mm:ss.SSS"
@@ -54,7 +57,10 @@ def _to_string(text: str, source: SqlType, depth: int) -> str:
             return f"concat('{{', array_join(transform(map_entries({text}), {e} -> {pair}), ', '), '}}')"
         case "struct":
             pairs = zip(source.names, source.inner, strict=True)
-            fields = (f"concat('{name}=', {_shown(f'{text}.`{name}`', type_, depth)})" for name, type_ in pairs)
+            fields = (
+                f"concat({string_literal(f'{name}=')}, {_shown(f'{text}.{quote(name)}', type_, depth)})"
+                for name, type_ in pairs
+            )
             shown = f"concat('Struct{{', concat_ws(',', {', '.join(fields)}), '}}')"
             return f"CASE WHEN {text} IS NOT NULL THEN {shown} END"
     return f"CAST({text} AS STRING)"
@@ -72,9 +78,9 @@ def _from_string(text: str, target: SqlType) -> str:
         case "int" | "bigint":
             return f"CASE WHEN {text} RLIKE '^\\\\s*[-+]?[0-9]+\\\\s*$' THEN CAST({text} AS {target.ddl.upper()}) END"
         case "timestamp":
-            return f"unix_millis(CAST({text} AS TIMESTAMP))"
+            return f"CASE WHEN {text} RLIKE '{_YEAR}' THEN unix_millis(CAST({text} AS TIMESTAMP)) END"
         case "date":
-            return f"unix_date(CAST({text} AS DATE))"
+            return f"CASE WHEN {text} RLIKE '{_YEAR}' THEN unix_date(CAST({text} AS DATE)) END"
         case "time":
             return f"CAST(unix_millis(CAST(concat('1970-01-01T', {text}) AS TIMESTAMP)) AS INT)"
         case "decimal":
@@ -98,8 +104,8 @@ def _nested(text: str, source: SqlType, target: SqlType, depth: int) -> str:
     for name, type_ in zip(target.names, target.inner, strict=True):
         value = f"CAST(NULL AS {type_.ddl})"
         if name in known:
-            value = cast_text(f"{text}.`{name}`", known[name], type_, depth + 1)
-        fields.append(f"'{name}', {value}")
+            value = cast_text(f"{text}.{quote(name)}", known[name], type_, depth + 1)
+        fields.append(f"{string_literal(name)}, {value}")
     return f"CASE WHEN {text} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
 
 

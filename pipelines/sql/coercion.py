@@ -12,9 +12,10 @@ from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 
 from pipelines.sql.error import Refusal
-from pipelines.sql.functions import Value, string_literal
+from pipelines.sql.functions import Value
 from pipelines.sql.nodes import ArrayOf, MapOf, Node, Number, Paren, Sign, StructOf, Text, Truth, unwrapped
 from pipelines.sql.printer import print_tree
+from pipelines.sql.quoting import string_literal
 from pipelines.sql.types import BOOLEAN, STRING, SqlType, common
 
 HINT = "You might need to add explicit type casts."

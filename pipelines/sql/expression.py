@@ -29,7 +29,6 @@ from pipelines.sql.functions import (
     call_scalar,
     concat,
     register,
-    string_literal,
 )
 from pipelines.sql.functions_bytes import BYTE_FUNCTIONS
 from pipelines.sql.functions_collection import COLLECTIONS
@@ -38,7 +37,7 @@ from pipelines.sql.functions_math import MATH
 from pipelines.sql.functions_table import TABLE_FUNCTIONS, TableCalls, table_calls
 from pipelines.sql.functions_text import TEXT
 from pipelines.sql.functions_time import TIMES, UNIT_FIRST, UNITS
-from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, WINDOW_BOUNDS, quote
+from pipelines.sql.names import PSEUDO_COLUMNS, ROWTIME, WINDOW_BOUNDS
 from pipelines.sql.nested import LAMBDAS, build_lambda_call, build_nested
 from pipelines.sql.nodes import (
     ARITHMETIC,
@@ -67,6 +66,7 @@ from pipelines.sql.nodes import (
 )
 from pipelines.sql.printer import print_tree
 from pipelines.sql.pseudo_time import with_moments
+from pipelines.sql.quoting import quote, string_literal
 from pipelines.sql.types import (
     BIGINT,
     BOOLEAN,

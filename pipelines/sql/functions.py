@@ -66,14 +66,6 @@ DOUBLE_WHOLE = "9.0E15D"
 TEXT_LENGTH_MAX = 20_000
 
 
-ESCAPES = {"\\": "\\\\", "'": "\\'", "$": "\\u0024", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def string_literal(text: str) -> str:
-    """The text as a Spark SQL literal. `$` is escaped, since Spark would replace `${…}` by settings."""
-    return "'" + "".join(ESCAPES.get(c, c) for c in text) + "'"
-
-
 @dataclass(frozen=True)
 class Value:
     """An expression in Spark SQL with its type. `literal` is the number if it is a literal whole number, `words` the

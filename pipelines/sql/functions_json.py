@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pipelines.sql.casting import cast_text
 from pipelines.sql.functions import Call, Scalar, Value, shaped
+from pipelines.sql.quoting import quote, string_literal
 from pipelines.sql.types import BOOLEAN, INT, STRING, SqlType, array_of, map_of
 
 STRINGS = array_of(STRING)
@@ -119,7 +120,7 @@ def _written(text: str, type_: SqlType, depth: int) -> str:
     if type_.kind == "map":
         return f"transform_values({text}, (__n{depth}, {e}) -> {_written(e, type_.inner[1], depth + 1)})"
     fields = zip(type_.names, type_.inner, strict=True)
-    parts = (f"'{name}', {_written(f'{text}.`{name}`', inner, depth + 1)}" for name, inner in fields)
+    parts = (f"{string_literal(name)}, {_written(f'{text}.{quote(name)}', inner, depth + 1)}" for name, inner in fields)
     return f"CASE WHEN {text} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
 
 

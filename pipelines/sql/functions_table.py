@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from pipelines.plan import Output
 from pipelines.sql.error import Refusal
 from pipelines.sql.functions import Call, Value
-from pipelines.sql.names import quote
 from pipelines.sql.nodes import Call as CallNode
 from pipelines.sql.nodes import Node, walk
+from pipelines.sql.quoting import quote
 from pipelines.sql.types import array_of
 
 PREFIX = "__t_"

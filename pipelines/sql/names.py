@@ -132,11 +132,6 @@ def plan_word(text: str) -> str:
     return f"{re.sub('[^a-z0-9_]', '_', word)}_{known}"
 
 
-def quote(name: str) -> str:
-    """The name as Spark SQL text."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def topic_name(topic: str, at: int) -> str:
     """The topic, if Kafka accepts it as a name."""
     if not TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):

@@ -13,7 +13,7 @@ from pipelines.sql.define import read_timestamp
 from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.formats import Formats, checked, formats_of, read_formats
-from pipelines.sql.functions import AGGREGATES, string_literal
+from pipelines.sql.functions import AGGREGATES
 from pipelines.sql.functions_table import table_calls
 from pipelines.sql.names import PLAN_NAME, Name, plan_word
 from pipelines.sql.nodes import Call, walk
@@ -30,6 +30,7 @@ from pipelines.sql.properties import (
     read_topic,
     text_property,
 )
+from pipelines.sql.quoting import string_literal
 from pipelines.sql.table import Computation, plan_table
 from pipelines.sql.tree import FINAL, STREAM, TABLE, CreateAs, InsertSelect, Item, Select
 from pipelines.sql.types import SqlType, common, parse_type

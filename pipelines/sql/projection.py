@@ -7,10 +7,11 @@ from pipelines.sql.error import Refusal
 from pipelines.sql.expression import RowExpressions
 from pipelines.sql.functions import Value
 from pipelines.sql.functions_table import TableCalls
-from pipelines.sql.names import PSEUDO_COLUMNS, Name, quote
+from pipelines.sql.names import PSEUDO_COLUMNS, Name
 from pipelines.sql.nodes import Column as ColumnNode
 from pipelines.sql.nodes import Node, Null, unwrapped
 from pipelines.sql.printer import print_tree
+from pipelines.sql.quoting import quote
 from pipelines.sql.table import Computation, expanded, keys_missing, name_columns, typed
 from pipelines.sql.tree import Item, Select
 from pipelines.sql.types import parse_type

@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 _LETTERS = re.compile(r"'(?P<quoted>(?:[^']|'')*)'|(?P<letter>[A-Za-z])(?P=letter)*|(?P<other>.)", re.DOTALL)
-_PYTHON = {"M": "%m", "d": "%d", "H": "%H", "m": "%M", "s": "%S", "S": "%f", "X": "%z", "x": "%z", "Z": "%z", "z": "%Z"}
-_PYTHON |= {"y": "%Y", "u": "%Y", "a": "%p", "h": "%I", "E": "%a", "D": "%j", "V": "%Z"}
+_PYTHON = {"M": "%m", "d": "%d", "H": "%H", "m": "%M", "s": "%S", "S": "%f", "X": "%z", "x": "%z", "Z": "%z"}
+_PYTHON |= {"y": "%Y", "u": "%Y", "a": "%p", "h": "%I", "E": "%a", "D": "%j"}
+_LONG = {"MMM": "%b", "MMMM": "%B", "EEEE": "%A", "yy": "%y"}
+_FRACTION_MAX = 6
 
 
 def python_pattern(pattern: str) -> str:
@@ -21,12 +23,15 @@ def python_pattern(pattern: str) -> str:
             out.append((quoted.replace("''", "'") or "'").replace("%", "%%"))
         elif match.group("letter") is None:
             out.append(text.replace("%", "%%"))
+        elif text[0] in "zV":
+            # Their names mean what the machine's zone makes of them.
+            raise ValueError(f"pattern letter {text[0]} is not supported: a zone is written as an offset, by X, x or Z")
         elif text[0] not in _PYTHON:
             raise ValueError(f"pattern letter {text[0]} is not supported")
-        elif text in ("MMM", "MMMM"):
-            out.append("%b" if len(text) == 3 else "%B")
+        elif text[0] == "S" and len(text) > _FRACTION_MAX:
+            raise ValueError(f"pattern {text} is not supported: at most {_FRACTION_MAX} digits of a second")
         else:
-            out.append("%y" if text == "yy" else _PYTHON[text[0]])
+            out.append(_LONG.get(text, _PYTHON[text[0]]))
     return "".join(out)
 
 

@@ -166,7 +166,7 @@ def _named_nested(written: TypeName) -> SqlType:
         raise Refusal(written.at, f"{written.word} needs its types", f"for example {hint}")
     inner = tuple(named_type(part) for part in written.inner)
     names = tuple(name.text for name in written.names)
-    if len(set(names)) < len(names):
+    if len({name.upper() for name in names}) < len(names):
         raise Refusal(written.at, "Duplicate field names found in STRUCT")
     return SqlType(written.word.lower(), inner=inner, names=names)
 
@@ -203,6 +203,8 @@ def _common_nested(a: SqlType, b: SqlType) -> SqlType | None:
             if both is None:
                 return None
             fields[name] = both
+        if len({name.upper() for name in fields}) < len(fields):
+            return None
         return SqlType("struct", inner=tuple(fields.values()), names=tuple(fields))
     inner = [common(x, y) for x, y in zip(a.inner, b.inner, strict=True)]
     return None if None in inner else SqlType(a.kind, inner=tuple(x for x in inner if x is not None))

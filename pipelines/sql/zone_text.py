@@ -9,7 +9,7 @@ import re
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from pipelines.sql.functions import string_literal
+from pipelines.sql.quoting import string_literal
 
 # Runs of letters, of which those of a zone are named; text in quotes and all else.
 _PART = re.compile(r"'(?:[^']|'')*'|(?P<zone>VV|z{1,3}(?!z)|X{1,3}(?!X)|x{1,3}(?!x)|Z{1,3}(?!Z))|.", re.DOTALL)

@@ -670,6 +670,12 @@ def test_a_timestamp_column_is_the_rows_time_and_a_wrong_one_an_error() -> None:
     assert [(1577923200000, False), (5, True)] == [(row["ROWTIME"], row["__error"] is not None) for row in rows]
 
 
+def test_a_timestamp_column_has_names_of_days_and_a_zone_as_its_offset() -> None:
+    pattern = "EEEE dd MMM yyyy HH:mm:ss.SSS XXX"
+    rows = delimited([b"1,Thursday 02 Jan 2020 01:00:00.250 +01:00,1"], timestamp="B", timestamp_format=pattern)
+    assert [(1577923200250, None)] == [(row["ROWTIME"], row["__error"]) for row in rows]
+
+
 @pytest.mark.parametrize(
     ("form", "columns", "key", "expected"),
     [

@@ -116,3 +116,45 @@ def test_a_table_goes_without_another_pipeline_of_its_querys_name(log: Log) -> N
     log("DROP TABLE totals")
     assert ["ctas_totals"] == log.definitions.names(PIPELINE)
     assert ["ORDERS"] == log.definitions.names(RELATION)
+
+
+def test_a_pipeline_does_not_write_what_an_insert_of_another_writes(log: Log) -> None:
+    log.stream("kept", "kept")
+    log("INSERT INTO kept SELECT * FROM orders EMIT CHANGES")
+    # As `clone` deploys it: each new record would be there twice.
+    script = log.definitions.get(PIPELINE, "insertquery_0")["sql"]
+    with pytest.raises(InvalidInput, match=r"result topic belongs to another pipeline.*insertquery_0"):
+        log(deploy_script(script, "copy"))
+    log("INSERT INTO kept SELECT * FROM orders EMIT CHANGES")
+    assert ["insertquery_0", "insertquery_1"] == log.definitions.names(PIPELINE)
+
+
+def test_a_topic_whose_first_writer_ended_is_still_written_by_an_insert(log: Log) -> None:
+    log("CREATE STREAM copy AS SELECT * FROM orders EMIT CHANGES")
+    log("INSERT INTO copy SELECT * FROM orders EMIT CHANGES")
+    for statement in (stop_pipeline("csas_copy"), drop_pipeline("csas_copy")):
+        log(statement)
+    with pytest.raises(InvalidInput, match=r"result topic belongs to another pipeline.*insertquery_0"):
+        log(deploy_script(FILE.replace("TABLE totals", "TABLE totals WITH (kafka_topic='COPY')"), "flights"))
+
+
+def test_alter_adds_columns_to_what_was_created_if_it_did_not_exist(log: Log) -> None:
+    log("CREATE STREAM IF NOT EXISTS s (a INT) WITH (kafka_topic='s', value_format='json')")
+    log("ALTER STREAM s ADD COLUMN b INT")
+    assert ["A", "B"] == [column["name"] for column in log.definitions.get(RELATION, "S")["source"]["columns"]]
+
+
+@pytest.mark.parametrize("changed", ["key_format='json'", "value_delimiter='|'"])
+def test_the_format_of_a_stream_in_use_stays(log: Log, changed: str) -> None:
+    given = {"key_format": "'kafka'", "value_format": "'delimited'", "value_delimiter": "','"}
+
+    def create(properties: dict[str, str]) -> None:
+        listed = ", ".join(f"{name}={value}" for name, value in properties.items())
+        log(f"CREATE OR REPLACE STREAM s (k VARCHAR KEY, a INT) WITH (kafka_topic='s', {listed})")
+
+    create(given)
+    log("INSERT INTO s SELECT * FROM orders EMIT CHANGES")
+    create(given)
+    name, _, value = changed.partition("=")
+    with pytest.raises(SqlError, match="Its topic, format or window would be another"):
+        create({**given, name: value})

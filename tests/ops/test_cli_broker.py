@@ -136,3 +136,14 @@ def test_a_restore_names_what_ends_by_it_before_it_asks(cli: Cli, source: str, k
     done = cli.json("metastore", "restore", "saved", "--yes", "--json")
     assert {"sequence": 1, "ended": {source: "it is stopped in the backup"}, "to_run_again": []} == done
     assert {"sequence": 1} == cli.json("metastore", "rebuild", "--accept-loss", "--json")
+
+
+def test_the_commands_seen_last_are_shown_without_kafka(cli: Cli, source: str, tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_text(SQL.format(topic=source, table="t"))
+    cli.json("deploy", "a.sql", "--pipeline", source, "--json")
+    cli.environment |= {"ROLLFORWARD_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    shown = cli("metastore", "log")
+    assert (0, True) == (shown.returncode, "AS IT WAS SEEN LAST: kafka does not answer" in shown.stdout), shown.stderr
+    told = cli.json("metastore", "log", "--json")
+    assert [source] == [command["pipeline"] for command in told["commands"]]
+    assert told["unavailable"].startswith("kafka does not answer")

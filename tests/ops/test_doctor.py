@@ -12,10 +12,11 @@ from ops.doctor.examine import examine
 from ops.doctor.finding import Level
 from pipelines import names
 from pipelines.metastore.embedded import deploy
-from pipelines.registry import Registry
+from pipelines.registry import BatchRow, Registry
 from pipelines.settings import Settings
 from statestore.kafka.admin import Admin
-from tests.support.feed import SQL, create_topic
+from tests.backfill.archiving import archive
+from tests.support.feed import SQL, Feed, create_topic
 
 
 def levels(settings: Settings) -> dict[str, tuple[Level, str]]:
@@ -57,6 +58,39 @@ def test_a_deployed_pipeline_is_examined_and_what_is_wrong_is_found(deployed: Se
     found = levels(deployed)
     assert (Level.ERROR, "cleanup.policy is delete") == found[f"changelog {changelog}"]
     assert names.dead_letter_topic(unique) in found[f"topics of {unique}.totals"][1]
+
+
+def test_records_that_are_in_the_archive_are_not_lost(deployed: Settings, tmp_path: Path, unique: str) -> None:
+    feed = Feed(deployed.bootstrap_servers, unique, seed=1)
+    feed.send(100)
+    with_archive = deployed.model_copy(update={"archive_url": f"file://{tmp_path / 'archive'}"})
+    archive(with_archive, unique)
+    deleted = feed.delete_all()
+    begun = BatchRow(
+        pipeline=unique,
+        query="totals",
+        batch=0,
+        records=0,
+        dead_letters=0,
+        changed_keys=0,
+        seconds=0.0,
+        commit_seconds=0.0,
+        lag=0,
+        state_keys=0,
+        state_bytes=0,
+        offsets={str(partition): [0, 1] for partition in deleted},
+        finished_at=0.0,
+    )
+    registry = Registry(deployed.metastore)
+    registry.add_batch(begun)
+    registry.close()
+    lost = (Level.ERROR, f"{100 - len(deleted)} records of {unique} were deleted unread")
+    assert lost == levels(deployed)[f"source of {unique}.totals"]
+    assert Level.OK == levels(with_archive)[f"source of {unique}.totals"][0]
+    # What came behind it is in neither.
+    feed.send(100)
+    feed.delete_all()
+    assert Level.ERROR == levels(with_archive)[f"source of {unique}.totals"][0]
 
 
 def test_without_kafka_the_rest_is_examined_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

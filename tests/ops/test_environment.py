@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from infra.dagster import DAEMON, WEBSERVER, Dagster
 from ops.cli.context import stack_environment
 from ops.environment import on_local_stack
 from pipelines.settings import Settings, load_settings
+from statestore.errors import InvalidConfig
 
 
 def test_dagster_has_the_credentials_and_proxies_of_who_starts_it(
@@ -71,3 +73,16 @@ def test_the_local_bucket_is_the_local_stacks_also_while_its_server_is_away(tmp_
     assert str(tmp_path / "s3" / "credentials") == found.s3_credentials_file
     elsewhere = Settings(home=tmp_path, snapshot_url="s3://mine/snapshots")
     assert elsewhere == on_local_stack(elsewhere)
+
+
+def test_a_secret_in_the_wrong_place_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "rollforward.toml"
+    file.write_text('"sasl.password" = "hunter2"\n[kafka]\n')
+    monkeypatch.setenv("ROLLFORWARD_CONFIG", str(file))
+    monkeypatch.setenv("ROLLFORWARD_KAFKA", '{"sasl.password": 12345678}')
+    with pytest.raises(InvalidConfig, match=r"sasl\.password: Extra inputs") as raised:
+        load_settings()
+    # With all causes, as Dagster keeps what its ticks have met.
+    told = "".join(traceback.format_exception(raised.value))
+    assert "ValidationError" in told
+    assert not [secret for secret in ("hunter2", "12345678") if secret in told]

@@ -130,6 +130,19 @@ STREAMS = [
     (stream("a INT", "kafka_topic='x', value_format='json', timestamp=▼'b'"), "does not exist in the schema: 'B'"),
     (stream("a INT", "kafka_topic='x', value_format='json', timestamp=▼'a'"), "should be LONG"),
     (stream("a STRING", "kafka_topic='x', value_format='json', timestamp=▼'a'"), "needs a TIMESTAMP_FORMAT"),
+    *(
+        (
+            stream("a STRING", f"kafka_topic='x', value_format='json', timestamp='a', timestamp_format=▼'{pattern}'"),
+            fragment,
+        )
+        for pattern, fragment in (
+            ("yyyy-MM-dd HH:mm z", "a zone is written as an offset"),
+            ("yyyy-MM-dd HH:mm VV", "a zone is written as an offset"),
+            ("yyyy-MM-dd HH:mm:ss.SSSSSSS", "at most 6 digits"),
+            ("yyyy-QQ", "pattern letter Q is not supported"),
+        )
+    ),
+    (stream("a ▼STRUCT<`b` INT, B STRING>"), "Duplicate field names"),
     ("CREATE STREAM s WITH (kafka_topic='x') AS SELECT a FROM ▼t EMIT CHANGES;", "T does not exist"),
     (stream("a INT").replace("(a", "▼(a")[:-1] + " AS SELECT a FROM t;", "a query gives the columns itself"),
     (stream("a INT")[:-1] + " ▼x;", "expected ; found X"),
@@ -291,6 +304,8 @@ EXPRESSIONS = [
     (value("ARRAY[a, ▼t]"), "operator does not exist: INTEGER = STRING (T)"),
     (value("▼t[1]"), "needs an array or a map"),
     (value("▼t->x"), "-> needs a struct"),
+    (value("▼STRUCT(`b` := 1, b := 2)"), "Duplicate field names"),
+    (value("CASE WHEN f THEN STRUCT(`b` := 1) ELSE ▼STRUCT(b := 2) END"), "operator does not exist"),
     (value("▼ARRAY[]"), "cannot be empty"),
     (value("TRANSFORM(ARRAY[a], ▼(x, y) => x)"), "takes 1 values, not 2"),
     (value("- ▼t"), "- needs a number"),

@@ -227,6 +227,20 @@ OTHERS = [
     ("CAST('1E-999999999' AS DECIMAL(5, 1))", None),
     ("CAST('1e999999999' AS DECIMAL(5, 1))", None),
     ("CAST(NULL AS VARCHAR)", None),
+    # Names are text, whatever Spark would make of it.
+    (r"CAST(STRUCT(`it's \ $x` := 1) AS STRING)", r"Struct{it's \ $x=1}"),
+    ("CAST(STRUCT(`', version(), '` := 1) AS STRING)", "Struct{', version(), '=1}"),
+    ("TO_JSON_STRING(STRUCT(`', version(), '` := CAST('2020-01-01' AS DATE)))", """{"', version(), '":"2020-01-01"}"""),
+    ("CAST(STRUCT(`', version(), '` := 1) AS STRUCT<`', version(), '` BIGINT>)->`', version(), '`", 1),
+    # The clock's are no times.
+    *(
+        (f"CAST(CAST('{word}' AS {type_}) AS STRING)", None)
+        for word in ("today", " now", "12:30", "T12:30")
+        for type_ in ("DATE", "TIMESTAMP")
+    ),
+    ("CAST(CAST(CONCAT('to', 'day') AS DATE) AS STRING)", None),
+    ("CAST(CAST(' 2020-01-02' AS DATE) AS STRING)", "2020-01-02"),
+    ("CAST(CAST('2020-01-02T00:00:01Z' AS TIMESTAMP) AS STRING)", "2020-01-02T00:00:01.000"),
 ]
 CASES = NUMBERS + STRINGS + CONDITIONS + OTHERS
 

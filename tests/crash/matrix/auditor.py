@@ -15,11 +15,13 @@ is no finding; any other error is.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from traceback import extract_stack
 
 from pipelines.consistent import ConsistentReader, View
 from pipelines.deploy import deployed_queries
@@ -191,8 +193,15 @@ class Auditor:
         waiting = set(map(id, self._open))
         while self.views == before[0] or self.moments == before[1] or waiting & set(map(id, self._open)):
             alive = all(thread.is_alive() for thread in self._threads)
-            assert time.monotonic() < deadline and alive, f"views not judged in {timeout_s} s: {self._open[:3]}"
+            if time.monotonic() > deadline or not alive:
+                raise AssertionError(f"views not judged in {timeout_s} s: {self._open[:1]}, {self._places()}")
             time.sleep(0.05)
+
+    def _places(self) -> str:
+        """Where in the code the threads are."""
+        frames = sys._current_frames()
+        found = [frames[thread.ident] for thread in self._threads if thread.ident in frames]
+        return "; ".join(" < ".join(f"{f.name}:{f.lineno}" for f in reversed(extract_stack(frame))) for frame in found)
 
     def close(self) -> None:
         """End the audit."""
