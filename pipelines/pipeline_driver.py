@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -148,13 +148,15 @@ class PipelineDriver:
     def run(self) -> None:
         """Run until stopped, or until the end of the input. Raises what ended it; `Unavailable` where a stop came before that end."""
         self._heart.start(metrics_port=self._metrics.start())
+        reached, failed = False, None
         try:
             self._start()
             reached = self._watch()
-            self._end("stopped", "")
         except BaseException as error:
-            self._end("fenced" if isinstance(error, Fenced) else "failed", text_of(error))
-            raise
+            failed = error
+        failed = self._end(failed)
+        if failed is not None:
+            raise failed
         if self._until_end and not reached:
             # Whoever waits for the end must not take figures of a part for it.
             hint = "what is done is kept: run it again, and it goes on from there"
@@ -187,10 +189,20 @@ class PipelineDriver:
             self._servers.assign(query.task_specs(settings.states), driver.epoch)
         self._state = "recovering"
         self._heart.beat_now()
-        self._servers.ensure("start")
+        if not self._are_open():
+            return
         for driver in self._drivers:
             self._begun.append(beside(f"start of {driver.query.name}", partial(self._begin, driver)))
         log.info("the tasks are open", pipeline=self.name)
+
+    def _are_open(self) -> bool:
+        """Open every task; False where a stop came meanwhile: a store may take minutes, and the next start begins again."""
+        opening = beside("opening of the tasks", partial(self._servers.ensure, "start"))
+        while not wait([opening], timeout=_STARTING_S).done:
+            if self._stop.is_set():
+                return False
+        opening.result()
+        return True
 
     def _look_at_start(self) -> None:
         """Take up what has started by now; the driver runs when all has. Raises what it failed of."""
@@ -240,9 +252,9 @@ class PipelineDriver:
                 self._servers.keep_spare()
             # Asked in this order: a thread that ends of an error has set it before.
             following = [driver.following for driver in self._drivers]
-            for driver in self._drivers:
-                if driver.error is not None:
-                    raise driver.error
+            failed = self._error()
+            if failed is not None:
+                raise failed
             if self._until_end and self._state == "running" and not any(following):
                 return True
         return False
@@ -252,25 +264,36 @@ class PipelineDriver:
             return _STARTING_S
         return _UNTIL_END_S if self._until_end else _RUNNING_S
 
-    def _end(self, state: str, error: str) -> None:
-        """Let running batches finish, then stop everything."""
+    def _end(self, failed: BaseException | None) -> BaseException | None:
+        """Let running batches finish, then stop everything; gives what it has failed of, which may have been the last batch."""
         self._state = "stopping"
         self._heart.beat_now()
         for driver in self._drivers:
             driver.stopping.set()
-        self._await_batches(math.inf if state == "stopped" else _PATIENCE_S)
+        self._await_batches(math.inf if failed is None else _PATIENCE_S)
+        if failed is None and not self._aborted.is_set():
+            failed = self._error()
         self._watcher.close()
         if not self._hurried.is_set():
             for driver in self._drivers:
                 self._attempt(driver.close)
-        if state == "stopped" and self._stop.is_set() and not self._aborted.is_set():
+        if failed is None and self._begun and self._stop.is_set() and not self._aborted.is_set():
             self._attempt(self._last_snapshot)
-        self._attempt(lambda: self._metrics.close(planned=state == "stopped"))
+        self._attempt(lambda: self._metrics.close(planned=failed is None))
         self._attempt(lambda: self._servers.close(_SERVERS_S[min(self._asked, 3)]))
         self._attempt(jvm.end)
         self._attempt(self._traces.close)
         jvm.remove_files(self._work)
-        self._heart.end(state, error)
+        if failed is None:
+            self._heart.end("stopped", "")
+        else:
+            self._heart.end("fenced" if isinstance(failed, Fenced) else "failed", text_of(failed))
+        return failed
+
+    def _error(self) -> BaseException | None:
+        """What the first query that has failed has failed of, at its start or in a batch."""
+        at_start = [each.exception() for each in self._begun if each.done()]
+        return next((e for e in (*at_start, *(driver.error for driver in self._drivers)) if e is not None), None)
 
     def _await_batches(self, patience_s: float) -> None:
         """Return when no batch is running and none will begin, or when nobody waits for one any more."""

@@ -39,7 +39,9 @@ class Settings(BaseSettings):
     """Every setting; relative paths are relative to the working directory."""
 
     # What is wrong may be a secret in the wrong place.
-    model_config = SettingsConfigDict(env_prefix="ROLLFORWARD_", env_nested_delimiter="__", extra="forbid", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix="ROLLFORWARD_", env_nested_delimiter="__", extra="forbid", hide_input_in_errors=True
+    )
 
     home: Path = Field(Path(".rollforward"), description="data folder of the local stack, states, logs and metastore")
     bootstrap_servers: str = Field("", description="Kafka; empty: the local stack's broker")

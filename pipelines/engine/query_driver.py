@@ -58,6 +58,7 @@ from statestore.errors import (
     RollforwardError,
     Unavailable,
     Unrecoverable,
+    text_of,
 )
 from statestore.failpoints import reach
 from statestore.kafka.admin import Admin
@@ -427,9 +428,9 @@ class QueryDriver:
             return []
 
     def _figures_of_open(self, cause: str) -> list[dict[str, Any]]:
-        """Each task's numbers, when those that had stopped are open again."""
+        """Each task's numbers, when those that had stopped, or are at no server, are open again."""
         figures = self._figures()
-        if any(task["state"] != "running" for task in figures):
+        if len(figures) < self.query.tasks or any(task["state"] != "running" for task in figures):
             self._servers.ensure(cause, only=self.query.name)
             figures = self._figures()
         return figures
@@ -487,6 +488,8 @@ class QueryDriver:
         except _BatchAborted:
             self._log.info("batch aborted", batch=self._batch)
         except BaseException as error:
+            # Whoever gives the batch up looks at no error.
+            self._log.error("query failed", batch=self._batch, error=text_of(error)[:500])
             self.error = error
             self.stopping.set()
         finally:

@@ -20,8 +20,9 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -29,6 +30,7 @@ from typing import Any
 import structlog
 
 from pipelines import names
+from pipelines.engine.early import beside
 from pipelines.engine.hosted import Answer, LocalServer, RemoteServer
 from pipelines.engine.standby import Standby
 from pipelines.processes import runs
@@ -44,6 +46,8 @@ _OPEN_ATTEMPTS = 8
 _OBSERVE_S = 5.0
 _CLOSE_S = 10.0
 _LEAST_CLOSE_S = 0.1
+# How long the end waits for who is opening tasks.
+_YIELD_S = 1.0
 # When a process is launched that takes a dead server's place: not while tasks are being opened, and first batches run.
 _SPARE_S = 5.0
 
@@ -99,6 +103,8 @@ class StoreServers:
         self._turn = itertools.count()
         self._standby = Standby(log_file, () if snapshots is None else modules_of(snapshots.objects))
         self._spare_from = math.inf
+        self._replacing: Future[None] | None = None
+        self._closing = False
         self._lock = RLock()
         self._workers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="store-servers")
         self._pings = ThreadPoolExecutor(max_workers=count, thread_name_prefix="pings")
@@ -139,11 +145,13 @@ class StoreServers:
                 except Unavailable as error:
                     # A server may die while it recovers, or Kafka may be away for a while.
                     log.warning("tasks are not open yet", pipeline=self.pipeline, attempt=attempt, error=str(error))
-                    if attempt == _OPEN_ATTEMPTS:
+                    if attempt == _OPEN_ATTEMPTS or self._closing:
                         raise
                     time.sleep(min(5.0, 0.1 * 2**attempt))
 
     def _revive(self, number: int) -> None:
+        if self._closing:
+            raise Unavailable("store servers are being ended", pipeline=self.pipeline)
         server = self._servers[number]
         if server is not None:
             code = server.ended()
@@ -237,16 +245,34 @@ class StoreServers:
             self.on_lost(address)
 
     def replace_dead(self) -> None:
-        """Replace the servers that have died, if there are any, and open their tasks again."""
+        """Have servers that have died replaced, and all of their tasks opened again: beside, since that may take minutes.
+
+        Raises what the last time failed of.
+        """
+        if self._replacing is None and self._is_lacking():
+            self._replacing = beside("replacement of servers", partial(self.ensure, "a store server died"))
+        if self._replacing is not None and self._replacing.done():
+            done, self._replacing = self._replacing, None
+            done.result()
+
+    def _is_lacking(self) -> bool:
+        """Whether a server has died, or a query has replaced one and opened its own tasks alone."""
         if any(server is not None and server.ended() is not None for server in self._servers):
-            self.ensure("a store server died")
+            return True
+        return any(
+            server is not self._servers[self._assigned[task].server] for task, server in list(self._opened.items())
+        )
 
     def keep_spare(self) -> None:
         """Have a process wait that takes a dead server's place, once tasks have been open for a while."""
-        if not self._addresses and time.monotonic() > self._spare_from:
-            with self._lock:
+        is_time = not self._addresses and time.monotonic() > self._spare_from
+        # Who holds it is opening tasks, and sets a later time.
+        if is_time and self._lock.acquire(blocking=False):
+            try:
                 self._standby.keep(1)
                 self._spare_from = time.monotonic() + _SPARE_S
+            finally:
+                self._lock.release()
 
     def _open_if_needed(self, assigned: _Assigned, cause: str) -> None:
         name, server = assigned.spec.name, self._server(assigned.spec.name)
@@ -401,8 +427,9 @@ class StoreServers:
         Those of other machines go on, without this driver's tasks.
         """
         deadline = time.monotonic() + timeout_s
+        self._closing = True
         # Whoever opens tasks holds the lock, and may do so for long; what it starts now ends with this process.
-        held = self._lock.acquire(timeout=timeout_s)
+        held = self._lock.acquire(timeout=min(timeout_s, _YIELD_S))
         try:
             living = [server for server in self._servers if server is not None]
             self._servers = [None] * len(self._servers)

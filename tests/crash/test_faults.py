@@ -11,7 +11,9 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -19,8 +21,10 @@ import pytest
 
 from ops import control
 from ops.environment import driver_environment
+from pipelines.deploy import deployed_queries
 from pipelines.metastore.embedded import deploy as deploy_sql
 from pipelines.plan import query_from_json, query_to_json
+from pipelines.query import StoreReader
 from pipelines.registry import Registry
 from pipelines.settings import Settings
 from statestore.batches import BatchesLog
@@ -28,12 +32,13 @@ from statestore.errors import EXIT_FENCED, InvalidConfig, InvalidInput, Unavaila
 from statestore.failpoints import REFUSE_POINTS, arm, is_armed
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
+from statestore.store import Isolation
 from tests.crash.conftest import DRIVERS, Start
-from tests.support.feed import SQL, Feed, headers_of, read_topic
+from tests.support.feed import SQL, Feed, create_topic, headers_of, read_topic
 from tests.support.metastore import replace_plan
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.stores import all_differences, store_differences
-from tests.support.waiting import require_within
+from tests.support.waiting import await_, require_within
 
 
 def with_poison(pipeline: PipelineUnderTest, *keys: int) -> None:
@@ -129,6 +134,32 @@ def test_a_stop_gives_a_hanging_batch_up_and_leaves_nothing_to_recover(deploy: S
     assert all_differences(pipeline, feed) == []
 
 
+def test_a_stop_does_not_wait_for_a_store_that_is_being_recovered(deploy: Start, feed: Feed, points: Path) -> None:
+    pipeline = deploy(**DRIVERS, answer_timeout_s=300)
+    feed.send(500)
+    assert pipeline.run_until_end() == 0, pipeline.tail()
+    shutil.rmtree(pipeline.settings.states)
+    arm(points, "recover.before-replay", with_signal="SIGSTOP")
+    pipeline.start()
+    pipeline.await_("a server stops in its recovery", lambda: not is_armed(points, "recover.before-replay"))
+    assert pipeline.stop(30) == 0, pipeline.tail()
+    assert control.status(pipeline.registry, pipeline.name).state == "stopped"
+    assert pipeline.run_until_end() == 0, pipeline.tail()
+    assert all_differences(pipeline, feed) == []
+
+
+def test_what_the_last_batch_of_a_stop_fails_of_is_told(deploy: Start, feed: Feed) -> None:
+    pipeline = deploy(on_error="stop")
+    with_poison(pipeline, 13)
+    pipeline.start()
+    pipeline.await_running()
+    feed.send(4_000)
+    planned_and_open(pipeline)
+    assert pipeline.stop(120) == 4, pipeline.tail()
+    row = pipeline.registry.driver(pipeline.name)
+    assert row is not None and (row.state, "poison" in row.error) == ("failed", True)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("small", "point"),
@@ -190,6 +221,46 @@ def test_a_long_stop_waits_for_a_batch_that_takes_longer_than_others(deploy: Sta
     assert newest.planned is not None and newest.done == newest.planned.batch
     pipeline.await_no_orphans()
     assert all_differences(pipeline, feed) == []
+
+
+def test_where_one_query_replaces_a_server_the_tasks_of_an_idle_one_are_opened_as_well(
+    settings: Settings, kafka: str, feed: Feed
+) -> None:
+    idle = Feed(kafka, f"{feed.topic}-idle", seed=8)
+    create_topic(kafka, idle.topic)
+    of_idle = SQL.format(topic=idle.topic).replace("bids", "asks").replace("totals", "others")
+    pipeline = PipelineUnderTest(
+        settings.model_copy(update=DRIVERS), feed.topic, SQL.format(topic=feed.topic) + of_idle
+    )
+    readers = [
+        StoreReader(deployed, pipeline.settings, pipeline.registry)
+        for deployed in deployed_queries(pipeline.registry.pipeline(pipeline.name))
+    ]
+
+    def is_right(reader: StoreReader, given: Feed) -> bool:
+        with suppress(Unavailable):
+            rows = reader.scan(None, None, Isolation.READ_COMMITTED)
+            return {row.key["AUCTION"]: row.value for row in rows} == given.expected()
+        return False
+
+    busy_is_right, idle_is_right = (partial(is_right, *pair) for pair in zip(readers, (feed, idle), strict=True))
+    try:
+        pipeline.start()
+        for each in (feed, idle):
+            each.send(500)
+        pipeline.await_("the input of both is in their stores", lambda: busy_is_right() and idle_is_right())
+        killed: set[int] = set()
+        for pid in pipeline.server_pids():
+            killed.add(pid)
+            # The busy one's next commit meets it before the driver looks.
+            psutil.Process(pid).kill()
+            feed.send(200)
+            pipeline.await_("the busy one goes on", busy_is_right)
+            # Until then the store of a task that is nowhere is read from the disk.
+            pipeline.await_("readers know the new server", lambda: set(pipeline.server_pids()).isdisjoint(killed))
+            await_("all tasks of the idle one are open", idle_is_right, 10, tail=pipeline.tail)
+    finally:
+        pipeline.close()
 
 
 @pytest.mark.timeout(600)
