@@ -47,7 +47,7 @@ from statestore.ownership import own, require_newest
 from statestore.partitioner import tasks_of
 from statestore.placement import AtIsolation, Placement
 from statestore.planning.facts import UNUSABLE, Found, gather, unusable, why_not_opened, with_done, with_snapshots
-from statestore.planning.plan import RecoveryPlan, needs_snapshots
+from statestore.planning.plan import RecoveryPlan, patience_with_snapshots_s
 from statestore.rocks.errors import LockHeld, is_damage
 from statestore.snapshots.copy import Steps, describe
 from statestore.snapshots.manifest import Manifest
@@ -213,8 +213,9 @@ class Task:
         if self._snapshots is None:
             return replace(found, snapshots_problem="snapshots are turned off"), None, database
         self.repository = self._snapshots.repository(self.spec, found.batches_topic_id)
-        if needs_snapshots(self.spec, found):
-            found = with_snapshots(found, self.repository)
+        patience_s = patience_with_snapshots_s(self.spec, found)
+        if patience_s:
+            found = with_snapshots(found, self.repository, patience_s=patience_s)
         return found, self.repository, database
 
     def _open_database(self) -> TaskDatabase:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from statestore.config import KafkaConfig
 from statestore.errors import Fenced, RollforwardError
 from statestore.kafka.connection import client_settings, connected, unavailable
 from statestore.kafka.groups import GroupOffsets, TopicPartition
+from statestore.patience import within
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -289,24 +289,12 @@ class TransactionalProducer:
         restarted it may wait for ever for a connection to the old one (librdkafka issues 5456 and 5511). The thread
         that hangs keeps the client alive until the call returns, if it does.
         """
-        raised: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                call()
-            except BaseException as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=run, daemon=True, name=what)
-        thread.start()
-        thread.join(timeout_s)
-        if thread.is_alive():
+        try:
+            within(timeout_s, what, call)
+        except TimeoutError as error:
             raise ProducerFatal(
                 f"producer hangs: {what}", seconds=round(timeout_s, 1), transactional_id=self.transactional_id
-            )
-        if raised:
-            # Left in the list it would be in a cycle with the client.
-            raise raised.pop()
+            ) from error
 
     def _member(self, group: str) -> object:
         """What names the group in a commit from outside of it."""

@@ -6,8 +6,10 @@ position is read by the caller, after its `init_transactions` has finished every
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from statestore.batches import OFFSETS_A_COMMIT, BatchesLog, Position
@@ -17,6 +19,7 @@ from statestore.errors import FormatUnsupported, RollforwardError, TaskCorrupted
 from statestore.folders import doubted, unfinished
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader
+from statestore.patience import within
 from statestore.planning.rates import Rates, load_rates
 from statestore.snapshots.manifest import Manifest
 from statestore.snapshots.repository import Repository, Unreadable
@@ -176,14 +179,14 @@ def _first_behind(found: Found, spec: TaskSpec, reader: Reader) -> int | None:
     return first[0].offset if first else None
 
 
-def with_snapshots(found: Found, repository: Repository) -> Found:
-    """Add what object storage offers. Storage that does not answer is a fact too: there may be another way."""
+def with_snapshots(found: Found, repository: Repository, *, patience_s: float = math.inf) -> Found:
+    """Add what object storage offers. Storage that does not answer, in that time, is a fact too: there may be another way."""
     scheme = repository.objects.url.partition(":")[0]
     committed = found.batch
     try:
-        batches = repository.batches()[::-1]
-        read = repository.read_all([batch for batch in batches if batch <= committed][:SNAPSHOTS_MAX])
-    except RollforwardError as error:
+        listed = partial(_listed, repository, committed)
+        batches, read = listed() if patience_s == math.inf else within(patience_s, "a list of snapshots", listed)
+    except (RollforwardError, TimeoutError) as error:
         return replace(found, snapshots_problem=f"snapshots cannot be read: {error}")
     # They are of no use whatever is in them, and must not take the places of those that are.
     ahead = {batch: repository.layout.manifest(batch) for batch in batches if batch > committed}
@@ -193,6 +196,12 @@ def with_snapshots(found: Found, repository: Repository) -> Found:
     )
     problem = "" if snapshots else "there is no snapshot"
     return replace(found, snapshots=snapshots, snapshots_problem=problem, ahead=ahead)
+
+
+def _listed(repository: Repository, committed: int) -> tuple[list[int], list[Manifest | Unreadable]]:
+    """The batches of all snapshots, newest first, and those of use."""
+    batches = repository.batches()[::-1]
+    return batches, repository.read_all([batch for batch in batches if batch <= committed][:SNAPSHOTS_MAX])
 
 
 def _ahead(key: str, scheme: str, batch: int, committed: int) -> SnapshotFound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -14,6 +15,8 @@ from statestore.version import ChangelogPosition
 
 # A local store that catches up within this is not compared with snapshots.
 _NEAR_S = 2.0
+# How long it waits for them where they could only tell of a loss.
+_LOOK_S = 5.0
 
 
 class Way(Enum):
@@ -131,10 +134,18 @@ def _options(spec: TaskSpec, found: Found, committed: ChangelogPosition) -> list
     return [*_local(spec, found, committed), *_snapshots(spec, found, committed), _full(found, committed)]
 
 
-def needs_snapshots(spec: TaskSpec, found: Found) -> bool:
-    """Whether a snapshot could be the cheapest way, or has what Kafka has lost; asking storage costs more than a short tail."""
-    if found.may_lack_positions:
-        return True
+def patience_with_snapshots_s(spec: TaskSpec, found: Found) -> float:
+    """How long object storage may take to say what it has.
+
+    0 where nobody asks, since that costs more than a short tail. Without end where a snapshot could be the cheapest way. In
+    between where one would only tell that Kafka has lost something: a storage that is silent must not hold up what needs it not.
+    """
+    if _may_need_snapshots(spec, found):
+        return math.inf
+    return _LOOK_S if found.may_lack_positions else 0.0
+
+
+def _may_need_snapshots(spec: TaskSpec, found: Found) -> bool:
     if found.position is None:
         return False
     committed = found.position.stores[spec.store.name]

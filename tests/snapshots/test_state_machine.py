@@ -37,7 +37,7 @@ from statestore.objects.base import ObjectMissing, ObjectStore
 from statestore.objects.local import LocalObjects
 from statestore.objects.s3 import S3Objects
 from statestore.planning.facts import gather, with_done, with_snapshots
-from statestore.planning.plan import needs_snapshots
+from statestore.planning.plan import patience_with_snapshots_s
 from statestore.planning.rates import Rates
 from statestore.snapshots.collect import collect
 from statestore.snapshots.copy import Steps, describe
@@ -246,7 +246,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         found = with_done(found, self.spec, self.logs, standing.done, transactions=transactions)  # type: ignore[arg-type]
         rates = Rates(replay_records_per_s=1.0) if prefers_snapshots else Rates()
         found = replace(found, now_ms=self.now_ms, rates=rates)
-        if needs_snapshots(self.spec, found):
+        if patience_with_snapshots_s(self.spec, found):
             found = with_snapshots(found, self.repository)
         way = BringUp(self.spec, self.logs, self.repository, self._open, ROCKS, RestoreListener())  # type: ignore[arg-type]
         way.pin_life_s = LIFE_S

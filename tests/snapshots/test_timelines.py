@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,10 +20,12 @@ from statestore.errors import Fenced
 from statestore.planning.facts import SNAPSHOTS_MAX, Found, with_snapshots
 from statestore.planning.plan import Way
 from statestore.snapshots.manifest import Manifest
+from statestore.snapshots.repository import Repository
 from statestore.snapshots.schedule import Snapshotter
 from statestore.task import Task
 from statestore.version import ChangelogPosition, TaskDatabase
 from tests.support.task import PLAN, ROCKS, TaskWorld, commit_batch
+from tests.support.waiting import require_within
 
 LOST = "snapshot is not of this timeline"
 
@@ -60,10 +64,10 @@ def before_listing(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object
     """It happens once, when the task that opens is the owner already and has not looked for snapshots yet."""
     still = [happens]
 
-    def listed(*about: Any) -> Found:
+    def listed(*about: Any, patience_s: float) -> Found:
         if still:
             still.pop()()
-        return with_snapshots(*about)
+        return with_snapshots(*about, patience_s=patience_s)
 
     monkeypatch.setattr("statestore.task.with_snapshots", listed)
 
@@ -103,6 +107,26 @@ def test_an_owner_deletes_nothing_once_a_newer_driver_has_started(
     with pytest.raises(Fenced, match="a newer owner has the task"):
         world.task.open()
     assert [0, 7] == world.repository.batches()
+
+
+def test_a_silent_storage_holds_up_nobody_who_only_asks_it_for_what_kafka_may_have_lost(
+    world: TaskWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.open()
+    world.commit({b"a": b"1"})
+    # A batch without a row for the task, as far as anybody can tell.
+    world.finish(5)
+    asked, silent = threading.Event(), threading.Event()
+    monkeypatch.setattr("statestore.planning.plan._LOOK_S", 0.5)
+    monkeypatch.setattr(Repository, "batches", lambda _: asked.set() or silent.wait(60))
+    started = time.monotonic()
+    opened = world.open()
+    require_within(30, started)
+    assert asked.is_set()
+    silent.set()
+    refused = [option.refused for option in opened.plan.ways if option.way is Way.SNAPSHOT]
+    assert ["snapshots cannot be read: a list of snapshots takes longer than 0.5 s"] == refused
+    assert Way.NOTHING is opened.plan.way
 
 
 def test_all_snapshots_ahead_of_kafka_are_removed_and_hide_none_that_is_not(world: TaskWorld) -> None:
