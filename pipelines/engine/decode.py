@@ -199,10 +199,18 @@ def _windowed(read: Reader, source: Source) -> Reader:
 Times = Callable[[pa.Array, dict[str, pa.Array], pa.Array], tuple[pa.Array, pa.Array]]
 
 
+def _own_times(times: pa.Array, _columns: dict[str, pa.Array], errors: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Those of the records. Brokers take one without, which has -1; its row would be in no window and no time's order."""
+    known = pc.greater_equal(times, 0)
+    if known.true_count == len(times):
+        return times, errors
+    return times, pc.coalesce(errors, pc.if_else(known, None, pa.scalar("record has no time", pa.string())))
+
+
 def row_times(source: Source) -> Times:
     """A function from the records' times, columns and errors to ROWTIME and the errors with those of the times."""
     if source.timestamp is None:
-        return lambda times, _, errors: (times, errors)
+        return _own_times
     name = source.timestamp
     read = time_reader(source.timestamp_format)
 

@@ -18,7 +18,7 @@ from pipelines.engine.merge import MERGED
 from pipelines.engine.statecodec import StateCodec, record_times
 from pipelines.settings import Settings
 from statestore.store import Isolation
-from tests.support.feed import create_topic, read_topic
+from tests.support.feed import create_topic, headers_of, read_topic
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.present import present
 from tests.support.task import PLAN, TaskWorld
@@ -89,6 +89,30 @@ def test_a_time_of_a_column_that_is_far_ahead_stops_nothing(settings: Settings, 
         assert [IN_2100_MS, 7] == times
         for topic in (f"{unique}-totals", names.changelog_topic(unique, "totals")):
             assert [IN_2100_MS] == [message.timestamp()[1] for message in read_topic(kafka, topic)]
+    finally:
+        pipeline.close()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("small", [30_000, 0], ids=["small", "spark"])
+def test_a_record_without_a_time_is_a_dead_letter(settings: Settings, kafka: str, unique: str, small: int) -> None:
+    create_topic(kafka, unique, partitions=1)
+    producer = ck.Producer({"bootstrap.servers": kafka})
+    for price, time_ms in ((1, 5), (2, -1), (4, 7)):
+        producer.produce(unique, json.dumps({"price": price}), "s", 0, timestamp=time_ms)
+    assert producer.flush(60) == 0
+    assert [5, -1, 7] == [message.timestamp()[1] for message in read_topic(kafka, unique)]
+    sql = SALES.format(topic=unique).replace(", timestamp='at'", "")
+    pipeline = PipelineUnderTest(settings.model_copy(update={"small_batch_records": small}), unique, sql)
+    try:
+        assert pipeline.run_until_end() == 0, pipeline.tail()
+        (total,) = [json.loads(present(message.value())) for message in read_topic(kafka, f"{unique}-totals")]
+        assert {"TOTAL": 5} == total
+        (dear,) = read_topic(kafka, f"{unique}-dear")
+        assert (4, 7) == (json.loads(present(dear.value()))["PRICE"], dear.timestamp()[1])
+        letters = read_topic(kafka, names.dead_letter_topic(unique))
+        assert [b'{"price": 2}'] * 2 == [letter.value() for letter in letters]
+        assert {b"record has no time"} == {headers_of(letter)["reason"] for letter in letters}
     finally:
         pipeline.close()
 
