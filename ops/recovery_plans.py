@@ -114,7 +114,7 @@ def _local(spec: TaskSpec) -> tuple[Checkpoint | None, str]:
     if problem or not spec.folder.exists():
         return None, problem
     try:
-        database = TaskDatabase(spec.folder, [spec.store.name], RocksConfig(), read_only=True)
+        database = TaskDatabase.beside(spec.folder, [spec.store.name], RocksConfig())
         try:
             checkpoint = database.checkpoint()
         finally:

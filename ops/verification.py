@@ -47,7 +47,7 @@ def verify_all(
         for spec in deployed.task_specs(settings.states):
             if not spec.folder.exists():
                 continue
-            database = TaskDatabase(spec.folder, [spec.store.name], RocksConfig(), read_only=True)
+            database = TaskDatabase.beside(spec.folder, [spec.store.name], RocksConfig())
             try:
                 verified.append(_verified(spec, database, settings, tell, percent, against, full=full))
             finally:

@@ -182,6 +182,9 @@ class PipelineDriver:
             rows, since = Recomputes(self._registry.engine), self._row.deployed_at
             requests = Requests(rows, self.name, query.query.name, is_waiting, since)
             driver = QueryDriver(query, settings, self._servers, self._spark, self._done, requests, self._traces)
+            if self._drivers:
+                # Who has slept since must not take this one from a newer driver: each would have fenced the other.
+                self._drivers[0].require_newest()
             self._drivers.append(driver)
             if driver.needs_spark:
                 self._spark.ask()

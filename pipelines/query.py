@@ -193,7 +193,7 @@ class StoreReader:
         hint = "start the pipeline: it recovers its stores"
         if not spec.folder.exists():
             raise Unavailable("store is not on this machine", task=spec.name, folder=spec.folder, hint=hint)
-        database = TaskDatabase(spec.folder, [spec.store.name], RocksConfig(), read_only=True)
+        database = TaskDatabase.beside(spec.folder, [spec.store.name], RocksConfig())
         try:
             checkpoint = database.checkpoint()
             if checkpoint is None or checkpoint.batch != position.batch:

@@ -12,13 +12,18 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
 from statestore.config import RocksConfig
 from statestore.errors import FormatUnsupported, InvalidConfig, TaskCorrupted
 from statestore.rocks.database import Database
+from statestore.rocks.errors import is_damage
 from statestore.spaces.base import CHECKPOINT, OWN_SPACES, Changes
 
 FORMAT = 1
 _KEY = b"checkpoint"
+# How long a store may look damaged to who reads it beside its owner.
+_DAMAGED_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,20 @@ class TaskDatabase:
             raise InvalidConfig("store has the name of a family that is kept beside stores", store=taken, hint=hint)
         self.folder = folder
         self.database = Database(folder, [*stores, CHECKPOINT], config, read_only=read_only)
+
+    @classmethod
+    def beside(cls, folder: Path, stores: list[str], config: RocksConfig) -> TaskDatabase:
+        """For reading, whoever else has it open: an owner that deletes files meanwhile makes it look damaged for a moment.
+
+        Raises `TaskCorrupted` for one that stays so.
+        """
+        again = Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, TaskCorrupted) and is_damage(error)),
+            stop=stop_after_delay(_DAMAGED_S),
+            wait=wait_fixed(0.02),
+            reraise=True,
+        )
+        return again(cls, folder, stores, config, read_only=True)
 
     def checkpoint(self) -> Checkpoint | None:
         """The version the stores stand at; None for a new folder. Raises `FormatUnsupported`, `TaskCorrupted`."""

@@ -169,6 +169,10 @@ class QueryDriver:
             self._source.require_same(self._past.planned)
         self._log.info("query owned", newest_batch=self._batch, done=self._past.done)
 
+    def require_newest(self) -> None:
+        """Raise `Fenced` if a newer driver owns the query."""
+        self._journal.require_newest()
+
     # The way of a batch: 2 to 6.
 
     def finish_planned(self) -> None:

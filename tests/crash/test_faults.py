@@ -223,15 +223,19 @@ def test_a_long_stop_waits_for_a_batch_that_takes_longer_than_others(deploy: Sta
     assert all_differences(pipeline, feed) == []
 
 
+def two_queries(feed: Feed, other: Feed) -> str:
+    """The feed's query and one like it, `others`, over a topic that is made for the other feed."""
+    create_topic(other.bootstrap, other.topic)
+    return SQL.format(topic=feed.topic) + SQL.format(topic=other.topic).replace("bids", "asks").replace(
+        "totals", "others"
+    )
+
+
 def test_where_one_query_replaces_a_server_the_tasks_of_an_idle_one_are_opened_as_well(
     settings: Settings, kafka: str, feed: Feed
 ) -> None:
     idle = Feed(kafka, f"{feed.topic}-idle", seed=8)
-    create_topic(kafka, idle.topic)
-    of_idle = SQL.format(topic=idle.topic).replace("bids", "asks").replace("totals", "others")
-    pipeline = PipelineUnderTest(
-        settings.model_copy(update=DRIVERS), feed.topic, SQL.format(topic=feed.topic) + of_idle
-    )
+    pipeline = PipelineUnderTest(settings.model_copy(update=DRIVERS), feed.topic, two_queries(feed, idle))
     readers = [
         StoreReader(deployed, pipeline.settings, pipeline.registry)
         for deployed in deployed_queries(pipeline.registry.pipeline(pipeline.name))
@@ -288,6 +292,36 @@ def test_the_older_of_two_drivers_is_fenced(deploy: Start, feed: Feed, settings:
         rival.await_("input is processed", rival.caught_up(feed.sent))
         assert all_differences(rival, feed) == []
     finally:
+        rival.close()
+
+
+@pytest.mark.timeout(600)
+def test_a_driver_that_slept_between_two_queries_fences_nobody(
+    settings: Settings, kafka: str, feed: Feed, points: Path, tmp_path: Path
+) -> None:
+    other = Feed(kafka, f"{feed.topic}-other", seed=8)
+    sql, changed = two_queries(feed, other), settings.model_copy(update=DRIVERS)
+    older = PipelineUnderTest(changed, feed.topic, sql, {"ROLLFORWARD_FAILPOINTS": str(points)})
+    home = tmp_path / "rival"
+    home.mkdir()
+    at_home = {"home": home, "metastore_url": settings.metastore}
+    rival = PipelineUnderTest(changed.model_copy(update=at_home), feed.topic, sql)
+    try:
+        arm(points, "driver.owned", with_signal="SIGSTOP")
+        asleep = older.start()
+        older.await_("the older one sleeps", lambda: not is_armed(points, "driver.owned"))
+        rival.start()
+        rival.await_running()
+        asleep.send_signal(signal.SIGCONT)
+        assert asleep.wait(90) == EXIT_FENCED, older.tail()
+        for each in (feed, other):
+            each.send(500)
+        rival.await_("both go on", lambda: rival.batches() >= 2)
+        row = rival.registry.driver(rival.name)
+        assert row is not None and rival.process is not None
+        assert (row.pid, row.state) == (rival.process.pid, "running"), rival.tail()
+    finally:
+        older.close()
         rival.close()
 
 
