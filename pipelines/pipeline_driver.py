@@ -42,6 +42,7 @@ from pipelines.settings import AT_ONCE, Settings
 from pipelines.stopsignals import StopSignals
 from pipelines.traces import traces_of
 from statestore.errors import Fenced, RollforwardError, Unavailable, text_of
+from statestore.failpoints import reach
 from statestore.kafka.admin import Admin
 
 log = structlog.get_logger()
@@ -182,6 +183,7 @@ class PipelineDriver:
             rows, since = Recomputes(self._registry.engine), self._row.deployed_at
             requests = Requests(rows, self.name, query.query.name, is_waiting, since)
             driver = QueryDriver(query, settings, self._servers, self._spark, self._done, requests, self._traces)
+            reach("driver.before-own")
             if self._drivers:
                 # Who has slept since must not take this one from a newer driver: each would have fenced the other.
                 self._drivers[0].require_newest()

@@ -44,6 +44,8 @@ DRIVER_POINTS = (
     "driver.before-done-commit",
     "driver.done",
 )
+# Before each of a pipeline's queries is owned.
+START_POINTS = ("driver.before-own",)
 # Of a Spark worker: the server has the whole attempt, and Spark does not know it yet.
 WORKER_POINTS = ("worker.staged",)
 # Met only where a driver computes a batch itself.
@@ -169,6 +171,7 @@ ALL_POINTS = (
     *ARCHIVE_POINTS,
     *SERVER_POINTS,
     *DRIVER_POINTS,
+    *START_POINTS,
     *WORKER_POINTS,
     *STORE_POINTS,
     *PROGRAM_POINTS,
