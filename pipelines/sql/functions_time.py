@@ -7,6 +7,7 @@ from zoneinfo import available_timezones
 
 from pipelines.sql.error import Refusal
 from pipelines.sql.functions import Call, Scalar, Value, shaped
+from pipelines.sql.time_pattern import spark_problem
 from pipelines.sql.types import BIGINT, DATE, INT, STRING, TIME, TIMESTAMP, SqlType
 from pipelines.sql.zone_text import shows_zone, zoned_text
 
@@ -30,14 +31,18 @@ def _out_of_zone(moment: str, call: Call, index: int) -> str:
     return f"unix_millis({moment})"
 
 
-def _pattern(call: Call, index: int) -> str:
-    return call.want(index, "string").text
+def _pattern(call: Call, *, reads: bool = False) -> Value:
+    """The second argument. One that is written out is looked at now."""
+    pattern = call.want(1, "string")
+    if pattern.words is not None and (problem := spark_problem(pattern.words, reads=reads)):
+        raise Refusal(pattern.at, problem, "text that is no pattern is in quotes: 'yyyy''T''HH'")
+    return pattern
 
 
 def _format_timestamp(kind: str) -> Callable[[Call], Value]:
     def build(call: Call) -> Value:
         ms = call.want(0, kind).text
-        moment, pattern = _in_zone(ms, call, 2), call.want(1, "string")
+        moment, pattern = _in_zone(ms, call, 2), _pattern(call)
         zone = call.arguments[2].words if len(call.arguments) > 2 else None
         if (
             zone is not None
@@ -55,18 +60,18 @@ def _format_timestamp(kind: str) -> Callable[[Call], Value]:
 def _format_date(kind: str) -> Callable[[Call], Value]:
     def build(call: Call) -> Value:
         days = call.want(0, kind).text
-        return call.result(f"date_format(date_from_unix_date(CAST({days} AS INT)), {_pattern(call, 1)})", STRING)
+        return call.result(f"date_format(date_from_unix_date(CAST({days} AS INT)), {_pattern(call).text})", STRING)
 
     return build
 
 
 def _format_time(call: Call) -> Value:
-    return call.result(f"date_format(timestamp_millis({call.want(0, 'time').text}), {_pattern(call, 1)})", STRING)
+    return call.result(f"date_format(timestamp_millis({call.want(0, 'time').text}), {_pattern(call).text})", STRING)
 
 
 def _parsed(call: Call) -> str:
     """The moment that the first argument is by the pattern of the second; NULL if it is none."""
-    return f"try_to_timestamp({call.want(0, 'string').text}, {_pattern(call, 1)})"
+    return f"try_to_timestamp({call.want(0, 'string').text}, {_pattern(call, reads=True).text})"
 
 
 def _parse_timestamp(type_: SqlType) -> Callable[[Call], Value]:

@@ -32,6 +32,7 @@ from pipelines.sql.properties import (
 )
 from pipelines.sql.quoting import string_literal
 from pipelines.sql.table import Computation, plan_table
+from pipelines.sql.time_pattern import spark_problem
 from pipelines.sql.tree import FINAL, STREAM, TABLE, CreateAs, InsertSelect, Item, Select
 from pipelines.sql.types import SqlType, common, parse_type
 from statestore.spaces.base import OWN_SPACES
@@ -126,6 +127,8 @@ def _timestamp(properties: Properties, computed: Computation) -> str | None:
     texts |= {key.name: key.expression for key in computed.keys}
     if pattern is None:
         return texts[name]
+    if problem := spark_problem(pattern, reads=True):
+        raise Refusal(properties["TIMESTAMP_FORMAT"].at, problem)
     return f"unix_millis(try_to_timestamp({texts[name]}, {string_literal(pattern)}))"
 
 

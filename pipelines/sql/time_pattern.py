@@ -1,4 +1,4 @@
-"""Times from text by Java's patterns, for TIMESTAMP_FORMAT: the letters that dates and times are written with."""
+"""Java's patterns of dates and times: read here for TIMESTAMP_FORMAT of a source, and by Spark in functions and results."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ _PYTHON = {"M": "%m", "d": "%d", "H": "%H", "m": "%M", "s": "%S", "S": "%f", "X"
 _PYTHON |= {"y": "%Y", "u": "%Y", "a": "%p", "h": "%I", "E": "%a", "D": "%j"}
 _LONG = {"MMM": "%b", "MMMM": "%B", "EEEE": "%A", "yy": "%y"}
 _FRACTION_MAX = 6
+# Letters that Spark takes for nothing, and those that it only writes (`DateTimeFormatterHelper`). It would say so at each record.
+_NOT_SPARKS = frozenset("bcefijlnoprtwABCIJNPRTUWY")
+_ONLY_WRITTEN = frozenset("EFqQ")
 
 
 def python_pattern(pattern: str) -> str:
@@ -33,6 +36,13 @@ def python_pattern(pattern: str) -> str:
         else:
             out.append(_LONG.get(text, _PYTHON[text[0]]))
     return "".join(out)
+
+
+def spark_problem(pattern: str, *, reads: bool) -> str:
+    """Why Spark does not take the pattern, to read or to write text; empty if it does."""
+    found = {match["letter"] for match in _LETTERS.finditer(pattern)} - {None}
+    wrong = sorted(found & (_NOT_SPARKS | _ONLY_WRITTEN if reads else _NOT_SPARKS))
+    return f"pattern letter {wrong[0]} is not supported{' where text is read' if reads else ''}" if wrong else ""
 
 
 def time_reader(pattern: str | None) -> Callable[[Any], int]:

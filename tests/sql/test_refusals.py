@@ -304,6 +304,9 @@ EXPRESSIONS = [
     (value("ARRAY[a, ▼t]"), "operator does not exist: INTEGER = STRING (T)"),
     (value("▼t[1]"), "needs an array or a map"),
     (value("▼t->x"), "-> needs a struct"),
+    (value("PARSE_TIMESTAMP(t, ▼'EEE dd MMM yyyy')"), "pattern letter E is not supported where text is read"),
+    (value("PARSE_DATE(t, ▼'yyyy-ww')"), "pattern letter w is not supported"),
+    (value("FORMAT_TIMESTAMP(FROM_UNIXTIME(a), ▼'yyyyTHH')"), "pattern letter T is not supported"),
     (value("▼STRUCT(`b` := 1, b := 2)"), "Duplicate field names"),
     (value("CASE WHEN f THEN STRUCT(`b` := 1) ELSE ▼STRUCT(b := 2) END"), "operator does not exist"),
     (value("▼ARRAY[]"), "cannot be empty"),
@@ -356,6 +359,10 @@ EXPRESSIONS = [
 PROJECTIONS = [
     (projected("k, a", "FROM s ▼GROUP BY a EMIT CHANGES;"), "query produces a TABLE"),
     (projected("k, a", "FROM s ▼HAVING a > 1 EMIT CHANGES;"), "HAVING needs GROUP BY"),
+    (
+        projected("k, t", properties="WITH (timestamp='t', timestamp_format=▼'EEE dd MMM yyyy')"),
+        "pattern letter E is not supported where text is read",
+    ),
     (
         projected("k, a", "FROM s ▼WINDOW TUMBLING (SIZE 1 HOUR) EMIT CHANGES;"),
         "WINDOW clause requires a GROUP BY clause",

@@ -232,6 +232,7 @@ OTHERS = [
     ("CAST(STRUCT(`', version(), '` := 1) AS STRING)", "Struct{', version(), '=1}"),
     ("TO_JSON_STRING(STRUCT(`', version(), '` := CAST('2020-01-01' AS DATE)))", """{"', version(), '":"2020-01-01"}"""),
     ("CAST(STRUCT(`', version(), '` := 1) AS STRUCT<`', version(), '` BIGINT>)->`', version(), '`", 1),
+    ("FORMAT_TIMESTAMP(FROM_UNIXTIME(0), 'EEE q yyyy''T''HH')", "Thu 1 1970T00"),
     # The clock's are no times.
     *(
         (f"CAST(CAST('{word}' AS {type_}) AS STRING)", None)
