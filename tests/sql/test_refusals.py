@@ -360,7 +360,7 @@ PROJECTIONS = [
     (projected("k, a", "FROM s ▼GROUP BY a EMIT CHANGES;"), "query produces a TABLE"),
     (projected("k, a", "FROM s ▼HAVING a > 1 EMIT CHANGES;"), "HAVING needs GROUP BY"),
     (
-        projected("k, t", properties="WITH (timestamp='t', timestamp_format=▼'EEE dd MMM yyyy')"),
+        projected("k, t", properties="WITH (timestamp='t', ▼timestamp_format='EEE dd MMM yyyy')"),
         "pattern letter E is not supported where text is read",
     ),
     (
