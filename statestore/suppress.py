@@ -52,16 +52,14 @@ class Suppression:
         self._when_full = when_full
         self._buffer_time = buffer_time
         self._final_results = final_results
-        self._stream_time_ms = -1
 
     def process(self, key: bytes, change: Change, context: RecordContext) -> None:
         """Take a change in, then let out what is due.
 
         Raises `InvalidStateStore` if the buffer is over its limits and may not emit early.
         """
-        self._stream_time_ms = max(self._stream_time_ms, context.timestamp_ms)
+        due_ms = self._buffer.observe(context.timestamp_ms) - self._wait_ms
         self._buffer.put(self._buffer_time(key, context), key, change, context)
-        due_ms = self._stream_time_ms - self._wait_ms
         self._buffer.evict_while(lambda: self._buffer.min_timestamp_ms <= due_ms, self._emit)
         if self._over_limit() and self._when_full is WhenFull.SHUT_DOWN:
             raise InvalidStateStore(

@@ -2,7 +2,7 @@
 
 One bound in bytes and one order of use for all namespaces, a namespace a store. A slot is a key in one of the store's
 spaces. An entry is dirty until its namespace has written it; a dirty entry is written when it is evicted, or at a
-flush, once, whatever number of values it had in between. Entries are flushed in the order in which they became dirty.
+flush, once, whatever number of values it had in between. Entries are flushed in the order in which they were written last.
 """
 
 from __future__ import annotations
@@ -114,6 +114,8 @@ class Namespace:
         with self._cache.lock:
             self._set(slot, entry)
             if entry.dirty:
+                # To the end: what is forwarded has the order in which it came (`NamedCache.put` of Kafka Streams).
+                self._dirty.pop(slot, None)
                 self._dirty[slot] = None
             self._cache.shrink()
 
@@ -139,7 +141,7 @@ class Namespace:
             return {space for space, _ in self._entries}
 
     def flush(self) -> bool:
-        """Write every dirty entry, in the order in which their keys became dirty. What was written stays, clean.
+        """Write every dirty entry, in the order in which they were written last. What was written stays, clean.
 
         Gives whether there was one. What a write fills anew is left.
         """

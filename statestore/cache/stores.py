@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from statestore.cache.record_cache import CacheEntry, Namespace, RecordCache, Slot
@@ -151,6 +151,11 @@ class CachedKeyValue(Cached, KeyValue):
 
 class CachedTimestampedKeyValue(CachedKeyValue, TimestampedKeyValue):
     """A timestamped key-value store behind the cache. While it is being upgraded, puts go straight through."""
+
+    @property
+    def _moving(self) -> AbstractContextManager[object]:
+        # Who moves a value asks the cache, and a flush of another store's may write here.
+        return self._cache.lock
 
     def put(self, key: bytes, value: bytes | None) -> None:
         if self.upgrading:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from statestore.cache.stores import Cached
@@ -28,6 +30,10 @@ class CachedSegmented(Cached, Segmented):
         committed = isolation is Isolation.READ_COMMITTED and self.transactional()
         return known if committed else max(known, self._cached_time_ms)
 
+    def _scan_lock(self) -> AbstractContextManager[object]:
+        # Who opens a segment asks the cache, and a write that lets one expire has its lock.
+        return self._cache.lock
+
     def _cache_put_at(self, stored_key: bytes, value: bytes | None, time_ms: int) -> None:
         self._cache_put(self._space(time_ms), stored_key, value)
         self._cached_time_ms = max(self._cached_time_ms, time_ms)
@@ -46,6 +52,10 @@ class CachedWindow(CachedSegmented, Window):
         if start_ms < 0:
             raise ValueError(f"a window's start must not be negative: {start_ms} ms")
         self._cache_put_at(window_layout.pack(key, start_ms), value, start_ms)
+
+    def put_all(self, entries: Iterable[tuple[bytes, bytes | None, int]]) -> None:
+        for key, value, start_ms in entries:
+            self.put(key, value, start_ms)
 
     def _put_beneath(self, key: bytes, value: bytes | None) -> None:
         its_key, start_ms, _ = window_layout.unpack(key)

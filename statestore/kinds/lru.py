@@ -55,14 +55,19 @@ class LruMap(KeyValue):
         return KeyValueStore.get_many(self, keys, isolation)
 
     def put(self, key: bytes, value: bytes | None) -> None:
+        while value is not None and (evicted := self._in_the_way_of(key)) is not None:
+            self.put(evicted, None)
         super().put(key, value)
         with self._lock:
             self._used.pop(key, None)
             if value is not None:
                 self._used[key] = None
-            evicted = next(iter(self._used)) if len(self._used) > self._capacity else None
-        if evicted is not None:
-            self.put(evicted, None)
+
+    def _in_the_way_of(self, key: bytes) -> bytes | None:
+        """What is to go before the key comes: in this order its changelog fills no map beyond its capacity."""
+        with self._lock:
+            is_full = key not in self._used and len(self._used) >= self._capacity
+            return next(iter(self._used)) if is_full else None
 
     def put_all(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         for key, value in entries:
@@ -81,7 +86,10 @@ class LruMap(KeyValue):
         return len(self._used)
 
     def _restored(self, records: Sequence[ChangelogRecord]) -> Mapping[str, Changes]:
-        """An eviction while restoring is not logged: the changelog has its own."""
+        """An eviction while restoring is not logged: the changelog has its own.
+
+        In changelogs of earlier versions that comes behind what it makes room for, so all records are taken in first.
+        """
         changes: list[tuple[bytes, bytes | None]] = []
         with self._lock:
             for record in records:
@@ -89,7 +97,7 @@ class LruMap(KeyValue):
                 self._used.pop(record.key, None)
                 if record.value is not None:
                     self._used[record.key] = None
-                if len(self._used) > self._capacity:
-                    changes.append((self._used.popitem(last=False)[0], None))
+            while len(self._used) > self._capacity:
+                changes.append((self._used.popitem(last=False)[0], None))
             self._committed_use = list(self._used)
         return {self._name: changes}

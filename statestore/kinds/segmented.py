@@ -19,6 +19,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from threading import Lock
 from typing import ClassVar
@@ -46,11 +47,11 @@ Placed = tuple[bytes, int, bytes, bytes]
 class SegmentScan:
     """Entries of several segments of a store in memory, one segment after the other."""
 
-    def __init__(self, numbers: Iterable[int], open_segment: OpenSegment) -> None:
+    def __init__(self, numbers: Iterable[int], open_segment: OpenSegment, lock: AbstractContextManager[object]) -> None:
         self._waiting = deque(numbers)
         self._open_segment = open_segment
         self._held: dict[int, Pieces] = {}
-        self._lock = Lock()
+        self._lock = lock
 
     def __iter__(self) -> Iterator[list[Entry]]:
         while (segment := self._next()) is not None:
@@ -292,10 +293,14 @@ class Segmented(Kind):
             return chain.from_iterable([open_segment(number) for number in ordered])
         if self._persistent:
             return chain.from_iterable(map(open_segment, ordered))
-        scan = SegmentScan(ordered, open_segment)
+        scan = SegmentScan(ordered, open_segment, self._scan_lock())
         with self._scanning:
             self._scans.add(scan)
         return iter(scan)
+
+    def _scan_lock(self) -> AbstractContextManager[object]:
+        """What a scan holds while it opens a segment, and who lets that expire."""
+        return Lock()
 
     def _placed(self, piece: list[Entry], from_ms: int, to_ms: int) -> list[Placed]:
         placed: list[Placed] = []

@@ -101,6 +101,11 @@ class SuppressionBuffer(Kind):
         self._hold(buffer_time_ms, key, Buffered(change, prior, context))
         self._dirty[key] = None
 
+    def observe(self, time_ms: int) -> int:
+        """The stream time when a record of this time has come. It goes back with a rollback."""
+        self._observe(time_ms)
+        return self._stream_time_ms
+
     def prior_value(self, key: bytes) -> PriorValue | None:
         """What downstream has for a buffered key; None if the key is not in the buffer."""
         buffered = self._buffered(key)
@@ -146,7 +151,7 @@ class SuppressionBuffer(Kind):
         return {self._name: changes.items()}
 
     def _restore_one(self, record: ChangelogRecord, value: bytes) -> None:
-        own_context = RecordContext(record.store, -1, -1, record.timestamp_ms, record.headers)
+        own_context = RecordContext(self._name, -1, -1, record.timestamp_ms, record.headers)
         buffered = self._buffered(record.key)
         time, change = restored(value, record.headers, own_context=own_context, buffered=buffered)
         self._place(record.key, self._times.get(record.key, time), change)

@@ -9,6 +9,7 @@ write, and once the plain space is empty the next opening drops it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from threading import RLock
 
@@ -32,12 +33,23 @@ class TimestampedKeyValue(KeyValue):
         return f"{self._name}.timestamped"
 
     def _opened(self) -> None:
-        # A reader's thread may move a value, too: it must not undo a write of the owner's.
-        self._moving = RLock()
         self._upgrading = self._name in self.transaction.spaces()
         if self._upgrading and next(self.transaction.scan(self._name), None) is None:
             self.transaction.drop(self._name)
             self._upgrading = False
+
+    @cached_property
+    def _moving(self) -> AbstractContextManager[object]:
+        """A reader's thread may move a value, too: not in the middle of a write of the owner's, or of its commit."""
+        return RLock()
+
+    def commit(self, offset: int | None) -> None:
+        with self._moving if self._upgrading else nullcontext():
+            super().commit(offset)
+
+    def rollback(self) -> None:
+        with self._moving if self._upgrading else nullcontext():
+            super().rollback()
 
     @property
     def upgrading(self) -> bool:

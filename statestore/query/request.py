@@ -87,7 +87,7 @@ class QueryableStoreType(Enum):
 
 @dataclass(frozen=True)
 class StoreQueryParameters:
-    """Which store a reader wants to hold in hand, for reads of its own. A `partition` of None is any."""
+    """Which store a reader wants to hold in hand, for reads of its own. A `partition` of None is the only one here."""
 
     store_name: str
     store_type: QueryableStoreType

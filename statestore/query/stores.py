@@ -122,9 +122,17 @@ class QueryableStores:
     def store(self, parameters: StoreQueryParameters) -> ReadOnlyStore:
         """A store to read from.
 
-        Raises `InvalidStateStore` if it is unknown, not open here, being restored, or of another kind.
+        Raises `InvalidStateStore` if it is unknown, not open here, being restored, or of another kind; and if it has several
+        partitions here of which none is named: one would answer for all.
         """
         stores = self._named(parameters.store_name)
+        if parameters.partition is None and len(stores) > 1:
+            raise InvalidStateStore(
+                "store has several partitions here",
+                store=parameters.store_name,
+                partitions=", ".join(map(str, sorted(stores))),
+                hint="name one, or ask all of them with a query",
+            )
         numbers = sorted(stores) if parameters.partition is None else [parameters.partition]
         for number in numbers:
             store, active = stores.get(number, (None, False))

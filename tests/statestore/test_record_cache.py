@@ -268,6 +268,14 @@ class TestReads:
         assert b"2" == store.put_if_absent(b"b", b"3")
         assert b"2" == store.get(b"b")
 
+    def test_what_is_flushed_has_the_order_in_which_it_was_written_last(self, store: CachedKeyValue) -> None:
+        forwarded: list[tuple[bytes, bytes | None]] = []
+        store.set_flush_listener(lambda key, change, _: forwarded.append((key, change.new)))
+        for key, value in ((b"1", b"a"), (b"2", b"b"), (b"1", b"c")):
+            store.put(key, value)
+        store.flush_cache()
+        assert [(b"2", b"b"), (b"1", b"c")] == forwarded
+
     def test_put_all_is_cached_in_order(self, store: CachedKeyValue) -> None:
         store.put_all([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")])
         assert [] == inner(store)

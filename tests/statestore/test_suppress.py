@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from statestore.context import RecordContext
 from statestore.errors import InvalidStateStore
 from statestore.kinds.buffered import Change
 from statestore.kinds.suppression import Eviction, SuppressionBuffer
+from statestore.store import TransactionalMechanism
 from statestore.suppress import Suppression, WhenFull
 from statestore.windows import SessionWindows, TimeWindows
-from tests.statestore.conftest import TaskUnderTest
+from tests.statestore.conftest import Setup, TaskUnderTest
 
 Emitted = tuple[str, int | None, int]
 # As long as the name of the topic through which a count is regrouped.
@@ -142,6 +144,25 @@ def test_a_session_leaves_once_when_it_closes_and_merged_ones_never(task: TaskUn
     assert [("k1/0/5", 3, 5), ("k2/11/11", 1, 11)] == counting.emitted
     assert [("k1", 5)] == late
     assert [("k1/0/0", None, 0)] == [change for change in raw if change[1] is None]
+
+
+def test_a_rollback_takes_the_time_back_that_has_passed(tmp_path: Path) -> None:
+    task = TaskUnderTest(Setup(TransactionalMechanism.INDEXED_BATCH, persistent=False), tmp_path)
+    buffer = task.open(SuppressionBuffer("s"))
+    finals: list[tuple[bytes, bytes | None]] = []
+    suppression = Suppression(
+        buffer,
+        lambda out: finals.append((out.key, out.change.new)),
+        wait_ms=0,
+        buffer_time=lambda key, _: 10 if key == b"first" else 30,
+        final_results=True,
+    )
+    for _ in range(2):
+        finals.clear()
+        for key, value, time_ms in ((b"first", b"1", 1), (b"first", b"2", 2), (b"second", b"1", 21)):
+            suppression.process(key, Change(value), RecordContext("t", 0, 0, time_ms))
+        assert [(b"first", b"2")] == finals
+        buffer.rollback()
 
 
 @pytest.mark.case("B-14")

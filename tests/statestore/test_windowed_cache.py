@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ from statestore.cache.windowed import CachedSession, CachedTimestampedWindow, Ca
 from statestore.kinds.buffered import Change
 from statestore.layouts.timestamped import UNKNOWN
 from statestore.position import Position
+from statestore.store import TransactionalMechanism
 from statestore.windows import MAX_TIME_MS, Windowed
-from tests.statestore.conftest import TaskUnderTest
+from tests.statestore.conftest import Setup, TaskUnderTest
 
 RETENTION = 300_000
 SEGMENT = 60_000
@@ -43,6 +46,43 @@ class TestWindow:
         store.put(b"1", b"b", 10)
         assert [(10, b"b")] == list(store.fetch(b"1", 10, 10))
         assert b"b" == store.fetch_one(b"1", 10)
+
+    def test_put_all_is_cached(self, store: CachedWindow, task: TaskUnderTest) -> None:
+        store.put(b"1", b"a", 10)
+        store.put_all([(b"1", b"b", 10), (b"2", b"c", 20)])
+        assert [] == task.logged
+        assert (b"b", b"c") == (store.fetch_one(b"1", 10), store.fetch_one(b"2", 20))
+        store.flush_cache()
+        assert [b"b", b"c"] == [record.value for record in task.logged]
+
+    @pytest.mark.timeout(120)
+    def test_a_reader_and_what_lets_segments_expire_do_not_wait_for_each_other(self, tmp_path: Path) -> None:
+        task = TaskUnderTest(Setup(TransactionalMechanism.INDEXED_BATCH, persistent=False), tmp_path)
+        store = task.open(
+            CachedWindow("w", cache=RecordCache(10**7), retention_ms=120_000, window_size_ms=1_000, persistent=False)
+        )
+        ended = threading.Event()
+
+        def read() -> None:
+            while not ended.is_set():
+                for _ in store.all():
+                    pass
+
+        def write() -> None:
+            for number in range(1, 2_000):
+                store.put(b"k%d" % (number % 5), b"v", number * 20_000)
+                if number % 3 == 0:
+                    store.flush_cache()
+                if number % 30 == 0:
+                    store.commit(number)
+
+        threads = [threading.Thread(target=work, daemon=True) for work in (read, write)]
+        for thread in threads:
+            thread.start()
+        threads[1].join(60)
+        ended.set()
+        threads[0].join(10)
+        assert [False, False] == [thread.is_alive() for thread in threads]
 
     @pytest.mark.case("C-18")
     def test_reads_cross_from_store_to_cache_both_ways(self, store: CachedWindow) -> None:

@@ -71,6 +71,24 @@ def test_restoring_evicts_without_logging(store: LruMap, task: TaskUnderTest) ->
     assert [] == task.logged
 
 
+@pytest.mark.parametrize("tombstone_last", [False, True], ids=["ours", "of earlier versions"])
+def test_what_was_kept_by_reading_it_is_restored(tmp_path: Path, task: TaskUnderTest, *, tombstone_last: bool) -> None:
+    store = task.open(LruMap("s", 2, mechanism=task.setup.mechanism))
+    store.put(b"a", b"1")
+    store.put(b"b", b"2")
+    store.get(b"a")
+    store.put(b"c", b"3")
+    assert [(b"a", b"1"), (b"c", b"3")] == list(store.all())
+    # As Kafka Streams logs it: room is made first.
+    *before, tombstone, new = task.logged
+    assert [(b"b", None), (b"c", b"3")] == [(record.key, record.value) for record in (tombstone, new)]
+    other = TaskUnderTest(task.setup, tmp_path / "other")
+    restored = other.open(LruMap("s", 2, mechanism=task.setup.mechanism))
+    restored.restore([*before, new, tombstone] if tombstone_last else task.logged)
+    assert list(store.all()) == list(restored.all())
+    other.stores.close()
+
+
 def test_a_rollback_brings_back_entries_and_their_order(tmp_path: Path) -> None:
     task = TaskUnderTest(Setup(TransactionalMechanism.INDEXED_BATCH, persistent=False), tmp_path)
     store = task.open(LruMap("s", 10))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
+from statestore.cache.record_cache import RecordCache
+from statestore.cache.stores import CachedKeyValue, CachedTimestampedKeyValue
 from statestore.context import ChangelogRecord
 from statestore.errors import FormatUnsupported
 from statestore.kinds.key_value import KeyValue
 from statestore.kinds.timestamped import TimestampedKeyValue
 from statestore.layouts.timestamped import UNKNOWN, pack
+from statestore.overlay import Overlay
 from statestore.store import Isolation
 from statestore.typed.key_value import TypedTimestampedKeyValueStore
 from statestore.typed.serdes import STRING, ValueAndTimestamp
 from tests.statestore.conftest import PERSISTENT, Setup, TaskUnderTest
+from tests.support.present import present
 
 UNKNOWN_TIME = pack(b"", UNKNOWN)
 
@@ -134,6 +139,58 @@ class TestUpgrade:
         assert (None, None) == self.places(store, b"unknown")
         store.commit(7)
         assert 7 == len(list(store.all()))
+
+    def test_a_reader_moves_nothing_in_the_middle_of_a_commit(
+        self, store: TimestampedKeyValue, task: TaskUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        readers: list[threading.Thread] = []
+        in_order = Overlay.in_order
+
+        def copied(overlay: Overlay) -> Any:
+            found = in_order(overlay)
+            if not readers:
+                readers.append(threading.Thread(target=store.get, args=(b"key1",)))
+                readers[0].start()
+                # It waits for the commit where there is one lock for both.
+                readers[0].join(0.2)
+            return found
+
+        monkeypatch.setattr(Overlay, "in_order", copied)
+        store.put(b"key2", at(1, b"x"))
+        store.commit(8)
+        for reader in readers:
+            reader.join(10)
+        assert b"1" == present(store.get(b"key1"))[8:]
+        store.commit(9)
+        again = task.restart(TimestampedKeyValue("s", **task.setup.options))
+        assert b"1" == present(again.get(b"key1"))[8:]
+
+    @pytest.mark.timeout(120)
+    def test_a_reader_and_a_flush_that_writes_here_do_not_wait_for_each_other(
+        self, store: TimestampedKeyValue, task: TaskUnderTest
+    ) -> None:
+        cache, ended = RecordCache(10**7), threading.Event()
+        upgrading = task.restart(CachedTimestampedKeyValue("s", cache=cache, **task.setup.options))
+        other = task.open(CachedKeyValue("other", cache=cache, **task.setup.options))
+        other.set_flush_listener(lambda *_: upgrading.put(b"key7", at(1, b"x")))
+
+        def read() -> None:
+            while not ended.is_set():
+                upgrading.get(b"key1")
+
+        def write() -> None:
+            for _ in range(300):
+                for number in range(20):
+                    other.put(b"%d" % number, b"v")
+                other.flush_cache()
+
+        threads = [threading.Thread(target=work, daemon=True) for work in (read, write)]
+        for thread in threads:
+            thread.start()
+        threads[1].join(60)
+        ended.set()
+        threads[0].join(10)
+        assert [False, False] == [thread.is_alive() for thread in threads]
 
     def test_many_reads_move_what_they_find(self, store: TimestampedKeyValue) -> None:
         wanted = [b"nothing", *dict(store.all())]

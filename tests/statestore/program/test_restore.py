@@ -18,7 +18,7 @@ from statestore import committed, restore, tasksession
 from statestore.clock import Moment, now_ms
 from statestore.committed import CommittedStores
 from statestore.config import KafkaConfig, StreamConfig
-from statestore.context import StoreVersion
+from statestore.context import ChangelogRecord, RecordContext, StoreVersion
 from statestore.errors import (
     InvalidInput,
     InvalidStateStore,
@@ -29,7 +29,9 @@ from statestore.errors import (
 )
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader, Record
+from statestore.kinds.buffered import Change
 from statestore.kinds.key_value import KeyValue
+from statestore.kinds.suppression import SuppressionBuffer
 from statestore.listener import RestoreListener, RestoreLog, RestoreProgress, Restoring
 from statestore.planning.plan import Way
 from statestore.query.queries import KeyQuery
@@ -43,6 +45,7 @@ from statestore.taskstores import TaskStores, restoring_file
 from statestore.version import ChangelogPosition
 from tests.statestore.program.conftest import Start
 from tests.support.counting import Counting, Input
+from tests.support.present import present
 
 NOW = 1_000_000_000
 DAY = 86_400_000
@@ -106,6 +109,27 @@ def a_moment_ago() -> Moment:
     asked = Moment()
     asked.at_ms -= 1_000
     return asked
+
+
+def test_a_suppression_buffer_is_restored_from_its_records(tmp_path: Path) -> None:
+    logged: list[ChangelogRecord] = []
+    before, after = TaskStores(tmp_path / "before", sink=logged.append), TaskStores(tmp_path / "after")
+    buffer, restored = SuppressionBuffer("s"), SuppressionBuffer("s")
+    buffer.init(before)
+    buffer.put(7, b"k", Change(b"new", b"old"), RecordContext("t", 0, 0, 7))
+    buffer.commit(1)
+    # As a log gives them back, without the name of a store.
+    records = [Record(r.key, r.value, at, r.timestamp_ms, r.headers) for at, r in enumerate(logged)]
+    reader: Any = SimpleNamespace(read=lambda *_, **__: iter([records]))
+    restored.init(after)
+    restore_store(restored, RestorePlan(Way.FULL_REPLAY, "", 0, 1), CHANGELOG, reader, RestoreListener(), Moment())
+    assert (1, 7, b"old") == (
+        restored.num_records,
+        restored.min_timestamp_ms,
+        present(restored.prior_value(b"k")).value,
+    )
+    for stores in (before, after):
+        stores.close()
 
 
 class TestAge:

@@ -31,6 +31,7 @@ from statestore.query.request import QueryableStoreType, StateQueryRequest, Stor
 from statestore.query.result import FailureReason, QueryResult, StateQueryResult
 from statestore.query.stores import QueryableStores
 from statestore.store import Isolation, TransactionalMechanism
+from statestore.taskstores import TaskStores
 from statestore.typed.key_value import TypedKeyValueStore, TypedTimestampedKeyValueStore
 from statestore.typed.serdes import INTEGER, STRING, ValueAndTimestamp
 from statestore.typed.versioned import TypedVersionedStore
@@ -267,6 +268,22 @@ class TestRequests:
 
 
 class TestStoreInHand:
+    def test_one_of_several_partitions_does_not_answer_for_all(self, tmp_path: Path) -> None:
+        stores, opened = QueryableStores(partitions=2), []
+        for partition in range(2):
+            task = TaskStores(tmp_path / str(partition))
+            store = KeyValue("s")
+            store.init(task)
+            store.put(b"key%d" % partition, b"v")
+            stores.add(store, partition)
+            opened.append(task)
+        parameters = StoreQueryParameters.from_name_and_type("s", QueryableStoreType.KEY_VALUE)
+        with pytest.raises(InvalidStateStore, match=r"several partitions here.*partitions=`0, 1`"):
+            stores.store(parameters)
+        assert [b"v", b"v"] == [stores.store(parameters.with_partition(p)).get(b"key%d" % p) for p in range(2)]
+        for task in opened:
+            task.close()
+
     def test_only_reads_of_the_right_kind_and_of_an_active_store(self, numbers: TypedKeyValueStore[int, str]) -> None:
         stores = QueryableStores()
         stores.add(numbers, 0, active=False)
