@@ -18,7 +18,9 @@ from statestore.errors import InvalidInput
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 _DATE_PARTS = ("YEAR", "MONTH", "DAY")
-_PATTERN = re.compile(r"date_format\((?P<moment>.*), 'yyyy-MM-dd(?P<hour>[^']?HH)?.*'\)")
+# An hour counts behind one sign that a pattern takes as it is: no letter, and none of `[]{}#'`. Otherwise the text begins with a
+# date alone.
+_PATTERN = re.compile(r"date_format\((?P<moment>.*), 'yyyy-MM-dd(?P<hour>[^A-Za-z'\[\]{}#\\]HH)?.*'\)")
 _OF_ROWTIME = re.compile(r"timestamp_millis\(`ROWTIME`\)|from_utc_timestamp\(timestamp_millis\(`ROWTIME`\), '[^']*'\)")
 
 
