@@ -110,7 +110,7 @@ def _of_parts(year: GroupKey, month: GroupKey, day: GroupKey) -> TimeGroup:
     def of_key(key: dict[str, Any]) -> int | None:
         try:
             return _ms(datetime(key[year.name], key[month.name], key[day.name], tzinfo=UTC))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
 
     return TimeGroup(f"CAST(unix_date(make_date({parts})) AS BIGINT) * {DAY_MS}", DAY_MS, False, 0, of_key)

@@ -55,10 +55,11 @@ def test_a_window_is_a_time_and_other_groups_are_none() -> None:
     assert found is not None
     assert (True, 5 * 60_000, 7) == (found.of_record, found.slack_ms, found.of_key({"WINDOWSTART": 7}))
     assert [None, None] == [time_group(query(group)) for group in ("n", "year, month")]
-    # No month 13: a group of no time is in no period.
+    # No month 13, and no such year: a group of no time is in no period.
     parts = time_group(query("year, month, day"))
     assert parts is not None
-    assert parts.of_key({"YEAR": 2026, "MONTH": 13, "DAY": 1}) is None
+    for year, month in ((2026, 13), (2**33, 1), (2**70, 1), (0, 1), (None, 1)):
+        assert parts.of_key({"YEAR": year, "MONTH": month, "DAY": 1}) is None
 
 
 @dataclass
