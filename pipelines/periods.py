@@ -30,8 +30,7 @@ class TimeGroup:
 
     `expression` is a key's time in Spark SQL over the source's columns; None for windows, whose starts lie up to the
     window's size before the row's time. `step_ms` is how fine the times are at the most. `of_record` says that a record's
-    own time is never earlier than its key's by more than `slack_ms`, so that Kafka's time index tells where to begin; a
-    window's grace is among it, since records that were deleted may have been so much later than those that are left.
+    own time is never earlier than its key's by more than `slack_ms`, so that Kafka's time index tells where to begin.
     """
 
     expression: str | None
@@ -57,7 +56,7 @@ def time_group(query: Query) -> TimeGroup | None:
         return None
     own_time = query.source.timestamp is None
     if query.window is not None:
-        return TimeGroup(None, 1, own_time, query.window.grace_ms, lambda key: int(key[WINDOW_BOUNDS[0]]))
+        return TimeGroup(None, 1, own_time, 0, lambda key: int(key[WINDOW_BOUNDS[0]]))
     for key in query.group_by:
         found = _of_one(key, own_time=own_time)
         if found is not None:

@@ -1,7 +1,8 @@
 """Takes requests to compute a period again into the stream of one query: each is a planned batch between two others.
 
     1 offsets   where the period's records begin, by Kafka's time index or else from the start; up to where the batch
-                before has ended. Records that are gone refuse the request, unless the archive has them
+                before has ended. Records that may be gone refuse the request, unless the archive has them; those of a
+                time that the topic's retention keeps are not gone
     2 batch     planned with the period and the offsets, then staged, committed and finished as every batch is. A dry run
                 is computed and compared, and plans nothing
     3 settled   the request's row gets the comparison
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,6 +27,7 @@ from pipelines.periods import require_time_group
 from pipelines.plan import Query
 from pipelines.recomputes import RecomputeRow, Recomputes
 from statestore.batches import Recompute
+from statestore.clock import now_ms
 from statestore.errors import InvalidInput
 
 log = structlog.get_logger()
@@ -98,30 +101,43 @@ def planned_recompute(query: Query, row: RecomputeRow, source: SourceTopic, ends
         raise InvalidInput(
             "source topic is compacted: records that were counted are gone", query=query.name, topic=query.source.topic
         )
+    from_ms = max(0, row.from_ms - group.slack_ms)
+    # Before the beginnings are asked: these tell of what retention takes in between.
+    found = source.at_time(from_ms) if group.of_record else {}
     begins = source.begins()
-    starts = dict(begins)
-    known: set[int] = set()
-    if group.of_record:
-        left = source.at_time(0)
-        for partition, offset in source.at_time(max(0, row.from_ms - group.slack_ms)).items():
-            # Before the first record that is left others of the period may have been deleted; an older one that is left
-            # shows that none were.
-            if offset > left[partition]:
-                known.add(partition)
-                starts[partition] = offset
-    missing = [p for p in begins if p not in known and begins[p] > 0 and ends.get(p, 0) > 0]
-    archived = source.archived() if missing else {}
-    for partition in missing:
+    starts = begins | found
+    gone = {partition: begin for partition, begin in begins.items() if begin > 0 and ends.get(partition, 0) > 0}
+    kept_from_ms = source.kept_from(now_ms()) if gone and group.of_record else None
+    if gone and (kept_from_ms is None or from_ms < kept_from_ms):
+        _require_archived(query, source, gone, None if kept_from_ms is None else kept_from_ms + group.slack_ms)
+        starts |= dict.fromkeys(gone, 0)
+    ranges = tuple(source.range(p, min(starts.get(p, 0), end), end) for p, end in sorted(ends.items()))
+    return Recompute(row.id, row.from_ms, row.to_ms, ranges)
+
+
+def _require_archived(query: Query, source: SourceTopic, gone: dict[int, int], kept_from_ms: int | None) -> None:
+    """Raise `InvalidInput` unless the archive has all records before the first ones, `gone`, that partitions have now.
+
+    The head of a log says nothing of what was before it: a record that was late may stand there behind newer ones that are
+    deleted. `kept_from_ms` is from when on periods need no archive; None where that is not known.
+    """
+    archived = source.archived()
+    for partition, begin in gone.items():
         first, end = archived.get(partition, (0, 0))
-        if first > 0 or end < begins[partition]:
+        if first > 0 or end < begin:
             raise InvalidInput(
                 "source records of the period may have been deleted",
                 topic=query.source.topic,
                 partition=partition,
-                first=begins[partition],
+                first=begin,
                 archived=f"{first}-{end}",
-                hint="archive a topic before its retention ends: `rollforward archive`",
+                hint=_hint(kept_from_ms),
             )
-        starts[partition] = 0
-    ranges = tuple(source.range(p, min(starts.get(p, 0), end), end) for p, end in sorted(ends.items()))
-    return Recompute(row.id, row.from_ms, row.to_ms, ranges)
+
+
+def _hint(kept_from_ms: int | None) -> str:
+    archive = "archive a topic before its retention ends: `rollforward archive`"
+    if kept_from_ms is None:
+        return archive
+    kept_from = datetime.fromtimestamp(kept_from_ms / 1000, UTC).isoformat(timespec="minutes")
+    return f"the topic's retention leaves periods from {kept_from} on whole; for older ones {archive}"

@@ -37,6 +37,9 @@ _SAMPLED_PARTITIONS = 4
 _SAMPLED_RECORDS = 16
 # A leader that is just being replaced may tell of an old end. Nobody has to wait for a log that is whole.
 _LOOK_AGAIN_S = 1.0
+_FOR_EVER = -1
+# By how much a broker's clock may be ahead of ours.
+_CLOCKS_APART_MS = 5 * 60_000
 
 
 class SourceTopic:
@@ -145,6 +148,19 @@ class SourceTopic:
     def is_compacted(self) -> bool:
         """Whether Kafka drops records that a newer one of their key has followed."""
         return "compact" in self._admin.configs(self.topic.name).get("cleanup.policy", "")
+
+    def kept_from(self, now_ms: int) -> int | None:
+        """From which time on, in ms, records cannot have been deleted by the topic's retention; None if that is not known.
+
+        Kafka deletes a segment by its newest record, so that retention by time takes none that is younger than
+        `retention.ms`, however late others came. Retention by size takes records of any time. Where there is neither, what
+        is gone was deleted by hand. Whether that was, or whether retention was shorter before, no client can tell.
+        """
+        configs = self._admin.configs(self.topic.name)
+        retention_ms = int(configs.get("retention.ms", _FOR_EVER))
+        if retention_ms < 0 or int(configs.get("retention.bytes", _FOR_EVER)) >= 0:
+            return None
+        return now_ms - retention_ms + _CLOCKS_APART_MS
 
     def lags(self, positions: dict[int, int]) -> dict[int, int]:
         """How many offsets lie behind `positions`, open transactions included; empty before the first look."""

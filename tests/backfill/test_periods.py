@@ -53,7 +53,7 @@ def test_a_date_in_group_by_is_a_time(group: str, key: dict[str, object], step_m
 def test_a_window_is_a_time_and_other_groups_are_none() -> None:
     found = time_group(query("n", "WINDOW TUMBLING (SIZE 1 HOUR, GRACE PERIOD 5 MINUTES)"))
     assert found is not None
-    assert (True, 5 * 60_000, 7) == (found.of_record, found.slack_ms, found.of_key({"WINDOWSTART": 7}))
+    assert (True, 0, 7) == (found.of_record, found.slack_ms, found.of_key({"WINDOWSTART": 7}))
     assert [None, None] == [time_group(query(group)) for group in ("n", "year, month")]
     # No month 13, and no such year: a group of no time is in no period.
     parts = time_group(query("year, month, day"))
@@ -82,13 +82,13 @@ class Offsets:
         return Range("x", "id", partition, start, end)
 
 
-@pytest.mark.parametrize(("from_ms", "start"), [(0, 0), (60_000, 0), (600_000, 300_000)])
+@pytest.mark.parametrize(("from_ms", "start"), [(0, 0), (13 * HOUR_MS, 0), (15 * HOUR_MS, HOUR_MS)])
 def test_a_period_that_begins_with_1970_begins_with_the_topic(from_ms: int, start: int) -> None:
     source: Any = Offsets()
     row = RecomputeRow(id="r", pipeline="p", query="q", from_ms=from_ms, to_ms=DAY_MS, dry_run=True)
-    windowed = query("n", "WINDOW TUMBLING (SIZE 1 HOUR, GRACE PERIOD 5 MINUTES)")
-    planned = planned_recompute(windowed, row, source, {0: 900_000})
-    assert ((Range("x", "id", 0, start, 900_000),), from_ms) == (planned.ranges, planned.from_ms)
+    by_day = query("TIMESTAMPTOSTRING(ROWTIME, 'yyyy-MM-dd')")
+    planned = planned_recompute(by_day, row, source, {0: DAY_MS})
+    assert ((Range("x", "id", 0, start, DAY_MS),), from_ms) == (planned.ranges, planned.from_ms)
     assert min(source.asked) >= 0
 
 
