@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ops.environment import Progress
-from pipelines.archive import Archived, archive_topic
+from pipelines.archive import Archived, archive_each, archive_topic
 from pipelines.deploy import deployed_queries
 from pipelines.registry import Registry
 from pipelines.settings import Settings
@@ -19,15 +19,13 @@ def source_topics(registry: Registry, pipeline: str | None) -> list[str]:
 
 
 def archive_all(topics: list[str], settings: Settings, tell: Progress = lambda _step, _detail: None) -> list[Archived]:
-    """Add to the archive what the topics have got since the last time. Safe to run twice, also at once."""
-    return [
-        one
-        for topic in topics
-        for one in archive_topic(
-            topic,
-            settings.kafka_config(),
-            settings.archive_config(),
-            records_max=settings.archive_file_records,
-            tell=tell,
-        )
-    ]
+    """Add to the archive what the topics have got since the last time. Safe to run twice, also at once.
+
+    A topic or partition that fails stops none of the others; the first error is raised behind them.
+    """
+
+    def one(topic: str) -> list[Archived]:
+        kafka, archive, most = settings.kafka_config(), settings.archive_config(), settings.archive_file_records
+        return archive_topic(topic, kafka, archive, records_max=most, tell=tell)
+
+    return archive_each(topics, one)

@@ -15,18 +15,20 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
+import structlog
 
 from statestore.config import KafkaConfig, ObjectsConfig
-from statestore.errors import DataCorrupted, InvalidConfig, Unrecoverable
+from statestore.errors import DataCorrupted, InvalidConfig, RollforwardError, Unrecoverable
 from statestore.failpoints import reach
 from statestore.kafka.admin import Admin, Topic
 from statestore.kafka.reader import Reader, Record
 from statestore.objects.base import ObjectStore
 from statestore.objects.open import open_objects
 
+log = structlog.get_logger()
 SCHEMA = pa.schema(
     [
         ("offset", pa.int64()),
@@ -44,6 +46,7 @@ _LOOK_AGAIN_S = 1.0
 _END = b"rollforward.end"
 _WRITER = b"rollforward.writer"
 Progress = Callable[[str, str], None]
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ def archive_topic(
     records_max: int,
     tell: Progress = lambda _step, _detail: None,
 ) -> list[Archived]:
-    """Add what the topic has got since the last time, up to what is committed now.
+    """Add what the topic has got since the last time, up to what is committed now, of every partition that can be.
 
     Raises `Unrecoverable` where records were deleted before they were archived, or where the log has lost some that were.
     """
@@ -151,7 +154,28 @@ def archive_topic(
     archive, reader = open_archive(config, topic), Reader(kafka)
     begins = admin.begins(name, partitions=topic.partitions)
     ends = admin.stable_ends(name, partitions=topic.partitions)
-    return [_archive(archive, admin, reader, p, begins[p], ends[p], records_max, tell) for p in sorted(begins)]
+
+    def one(partition: int) -> list[Archived]:
+        begin, end = begins[partition], ends[partition]
+        return [_archive(archive, admin, reader, partition, begin, end, records_max, tell)]
+
+    return archive_each(sorted(begins), one)
+
+
+def archive_each(parts: Iterable[Part], work: Callable[[Part], list[Archived]]) -> list[Archived]:
+    """Archive topics, or partitions. What one fails of is raised when the others have had their turn."""
+    done: list[Archived] = []
+    failed: list[RollforwardError] = []
+    for part in parts:
+        try:
+            done += work(part)
+        except RollforwardError as error:
+            failed.append(error)
+    for other in failed[1:]:
+        log.error("archiving failed as well", error=str(other))
+    if failed:
+        raise failed[0]
+    return done
 
 
 def _archive(

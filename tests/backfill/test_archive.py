@@ -15,6 +15,7 @@ import dagster as dg
 import pytest
 
 from ops import control
+from ops.archive import archive_all
 from ops.dagster.archive import archive_assets
 from ops.dagster.deployed import read_deployed
 from ops.dagster.resetting import reset_pipeline
@@ -26,12 +27,13 @@ from pipelines.engine.source import SourceTopic
 from pipelines.metastore.embedded import want
 from pipelines.registry import RUNNING, STOPPED
 from pipelines.settings import Settings
-from statestore.errors import Unrecoverable
+from statestore.errors import InvalidConfig, Unrecoverable
 from statestore.failpoints import arm, is_armed
 from statestore.kafka.admin import Admin
 from statestore.kafka.reader import Reader, Record
 from tests.backfill.archiving import archive, cli, require_kafka_s
 from tests.backfill.visits import DAY_MS, FIRST_MS, SQL, Cell, Visits, await_shown, stored
+from tests.support.feed import create_topic
 from tests.support.pipeline import PipelineUnderTest
 from tests.support.transactions import await_ended
 from tests.support.waiting import await_
@@ -93,6 +95,29 @@ def test_every_record_is_archived_once_whatever_kills_the_archiver(
     with pytest.raises(Unrecoverable, match="before they were archived"):
         archive(archiving, visits.topic)
     pipeline.close()
+
+
+def test_what_one_partition_or_topic_fails_of_stops_no_other(
+    archiving: Settings, visits: Visits, unique: str, kafka: str
+) -> None:
+    visits.send(100)
+    other = Visits(kafka, f"{unique}-other")
+    create_topic(kafka, other.topic, partitions=2)
+    archive(archiving, visits.topic)
+    visits.send(100)
+    other.send(100)
+    # Of partition 0 records were deleted before they were archived, and there is no such topic as the first.
+    Admin(archiving.kafka_config()).trim(visits.topic, 0, before=60)
+    with pytest.raises(InvalidConfig, match="does not exist"):
+        archive_all([f"{unique}-none", visits.topic, other.topic], archiving)
+    with pytest.raises(Unrecoverable, match=r"before they were archived.*partition=.0"):
+        archive_all([visits.topic, f"{unique}-none"], archiving)
+
+    def spans(topic: str) -> dict[int, tuple[int, int]]:
+        described = Admin(archiving.kafka_config()).describe([topic])[topic]
+        return open_archive(archiving.archive_config(), described).spans()
+
+    assert ({0: (0, 50), 1: (0, 100)}, {0: (0, 50), 1: (0, 50)}) == (spans(visits.topic), spans(other.topic))
 
 
 def transaction(kafka: str, topic: str, count: int, *, commit: bool) -> None:
