@@ -18,10 +18,11 @@ import pyarrow as pa
 from pipelines.engine.exchange import RESULT_DDL, ArrowFunction, Exchange, staged_rows, task_context
 from pipelines.engine.exchange import result as result_row
 from pipelines.engine.input import Input
-from pipelines.engine.job import Counts, Job, StagedBatch, collected, drained, uncounted
+from pipelines.engine.job import Counts, Job, StagedBatch, collected, uncounted
 from pipelines.engine.jobs import job_of
 from pipelines.engine.merge import LAST, state_parts
 from pipelines.engine.record_order import RecordOrder
+from pipelines.engine.resultlimit import ResultLimit
 from pipelines.engine.statecodec import StateCodec
 from pipelines.periods import TimeGroup, require_time_group
 from pipelines.plan import Query
@@ -95,9 +96,10 @@ class RecomputeJob:
         sums = {name: sum(row[name] for row in rows) for name in _FIGURES}
         return Staged(replace(staged, dead_letters=0), Compared(len(rows), staged.records, **sums))
 
-    def try_out(self, records: Input, refused: dict[tuple[int, int], str]) -> None:
+    def try_out(self, records: Input, results: ResultLimit, refused: dict[tuple[int, int], str]) -> None:
         """Compute everything and stage nothing. Raises what Spark raises."""
-        frame = self.job.frame(records, count=uncounted, read=self.job.without_states(), write=drained, refused=refused)
+        write, read = _fitting(results, self.query, self.period), self.job.without_states()
+        frame = self.job.frame(records, count=uncounted, read=read, write=write, refused=refused)
         collected(frame, large=self.job.large_rows)
 
     def _write(self, exchange: Exchange) -> ArrowFunction:
@@ -142,11 +144,26 @@ def _writer(exchange: Exchange, query: Query, period: Period) -> ArrowFunction:
             rows = 0
             if changes and not period.dry_run:
                 order = Order(reading.stream_time_ms, 0) if query.in_record_order else None
+                staged = pa.RecordBatch.from_pylist(changes, schema=SCHEMA)
+                # Other tasks may have committed theirs when this one's commit failed of it.
+                exchange.results.require(staged.column("key"), staged.column("value"), staged.column("emit"))
                 writing = exchange.write(client, task, attempt=attempt, token=token, order=order)
-                writing.add(pa.RecordBatch.from_pylist(changes, schema=SCHEMA))
+                writing.add(staged)
                 rows = writing.close()
             reading.close()
         yield _with_figures(result_row(task, attempt, rows), compared)
+
+    return write
+
+
+def _fitting(results: ResultLimit, query: Query, period: Period) -> ArrowFunction:
+    """WRITE of a trial: takes every result of the period that is not too large, and stages none."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        shown = [(key, value) for key, (_, _, value) in _computed(query, period, batches).items() if value is not None]
+        keys, values = ([row[at] for row in shown] for at in (0, 1))
+        results.require(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
+        yield from ()
 
     return write
 

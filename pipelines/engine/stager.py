@@ -204,7 +204,7 @@ class Stager:
                     with self._waiting(planned) as exchange:
                         self._job(query, planned).try_out(read, exchange, known)
                 else:
-                    RecomputeJob(query, period_of(planned.recompute)).try_out(read, known)
+                    RecomputeJob(query, period_of(planned.recompute)).try_out(read, self.results, known)
         except (PySparkException, Py4JJavaError) as error:
             reason = data_error(error)
             if reason is None:
