@@ -52,6 +52,7 @@ from pipelines.traces import NO_TRACES, Traces
 from statestore.batches import Planned, Range, Recompute, count_offsets
 from statestore.clock import now_ms
 from statestore.errors import (
+    DataCorrupted,
     Fenced,
     InvalidInput,
     InvariantBroken,
@@ -582,7 +583,8 @@ class QueryDriver:
         except SparkNotStarted:
             # The period stays planned.
             raise
-        except (Unavailable, InvalidInput) as error:
+        except (Unavailable, InvalidInput, Unrecoverable, DataCorrupted) as error:
+            # The last two are the archive's, which the stream goes on without; a store's own are met again right here.
             # A task whose server is gone may have committed its part, which only its next opening tells.
             self._servers.ensure(f"batch {planned.batch} failed: {error}", only=query.name)
             tasks = self._servers.figures(query.name)

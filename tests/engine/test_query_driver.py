@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,8 @@ from pipelines.engine import query_driver
 from pipelines.engine.job import StagedBatch
 from pipelines.engine.query_driver import QueryDriver
 from pipelines.traces import NO_TRACES
-from statestore.batches import Planned, Range
-from statestore.errors import Unavailable
+from statestore.batches import Planned, Range, Recompute
+from statestore.errors import DataCorrupted, Unavailable, Unrecoverable
 
 PLANNED = Planned(7, "plan", (Range("s", "id", 0, 0, 10),))
 QUERY: Any = SimpleNamespace(name="q", tasks=2, on_error="stop")
@@ -106,6 +107,53 @@ def test_a_task_that_a_query_has_stopped_is_opened_again_though_no_batch_comes(
     assert driver.error is None
     expected = ["q"] if state == "broken" else []
     assert (expected, [len(expected)] * 3) == (opened, looks)
+
+
+def period_driver(figures: list[dict[str, Any]], error: Exception) -> tuple[QueryDriver, dict[str, list[Any]]]:
+    """One whose job of a period fails of this; and what it plans, finishes and tells."""
+    seen: dict[str, list[Any]] = {"planned": [], "finished": [], "failed": []}
+
+    def stage(_query: object, planned: Planned) -> StagedBatch:
+        if planned.recompute is not None:
+            raise error
+        return StagedBatch(0, 0, ())
+
+    driver = driver_of(figures)
+    fakes: dict[str, Any] = {
+        "epoch": 1,
+        "_journal": SimpleNamespace(require_newest=lambda: None, finish=seen["finished"].append),
+        "_pace": SimpleNamespace(bytes_of=lambda _offsets: 1, took=lambda **_: None),
+        "_intake": SimpleNamespace(left=lambda _ends: 0),
+        "_stager": SimpleNamespace(stage=stage, most=None, is_small=lambda *_: False),
+        "_requests": SimpleNamespace(failed=lambda *told: seen["failed"].append(told)),
+        "_commit": lambda *_: None,
+        "_plan": seen["planned"].append,
+        "_report": lambda *_: None,
+    }
+    for name, fake in fakes.items():
+        setattr(driver, name, fake)
+    return driver, seen
+
+
+PERIOD = replace(PLANNED, ranges=(Range("s", "id", 0, 10, 10),), recompute=Recompute("r", 0, 1, PLANNED.ranges))
+NOTHING = replace(PERIOD, recompute=None)
+HELD = Unrecoverable("archive does not hold the records", partition=0)
+
+
+@pytest.mark.parametrize("error", [HELD, DataCorrupted("archive has a file that does not fit")])
+def test_a_period_that_the_archive_does_not_hold_any_more_is_given_up_and_the_stream_goes_on(error: Exception) -> None:
+    figures = [task(6), {**task(6), "task": "q-1"}]
+    driver, seen = period_driver(figures, error)
+    driver._recompute(QUERY, PERIOD)
+    assert {"planned": [NOTHING], "finished": [NOTHING], "failed": [("r", str(error))]} == seen
+
+
+@pytest.mark.parametrize("figures", [[task(7), {**task(6), "task": "q-1"}], [task(6)]])
+def test_a_period_that_may_be_committed_in_part_is_not_given_up(figures: list[dict[str, Any]]) -> None:
+    driver, seen = period_driver(figures, HELD)
+    with pytest.raises(Unrecoverable):
+        driver._recompute(QUERY, PERIOD)
+    assert {"planned": [], "finished": [], "failed": []} == seen
 
 
 def test_a_staged_batch_does_not_fail_of_what_the_next_one_asks() -> None:
