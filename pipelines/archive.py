@@ -24,7 +24,7 @@ from statestore.config import KafkaConfig, ObjectsConfig
 from statestore.errors import DataCorrupted, InvalidConfig, RollforwardError, Unrecoverable
 from statestore.failpoints import reach
 from statestore.kafka.admin import Admin, Topic
-from statestore.kafka.reader import Reader, Record
+from statestore.kafka.reader import OffsetsGone, Reader, Record
 from statestore.objects.base import ObjectStore
 from statestore.objects.open import open_objects
 
@@ -97,6 +97,21 @@ class Archive:
         found = {partition: self.pieces(partition) for partition in range(self.topic.partitions)}
         return {partition: (pieces[0].start, pieces[-1].end) for partition, pieces in found.items() if pieces}
 
+    def last(self, pieces: list[Piece], begin: int) -> Record | None:
+        """The last record of these files, without its headers; None if none has an offset from `begin` on."""
+        for piece in reversed(pieces):
+            if piece.end <= begin:
+                break
+            table = read_piece(self._objects, piece).select(["offset", "timestamp_ms", "key", "value"])
+            if len(table):
+                [row] = table.slice(len(table) - 1).to_pylist()
+                return (
+                    Record(row["key"], row["value"], row["offset"], row["timestamp_ms"])
+                    if row["offset"] >= begin
+                    else None
+                )
+        return None
+
     def put(self, partition: int, start: int, end: int, records: list[Record]) -> bool:
         """Add a file; False if somebody else has put one that begins there."""
         # Parquet's part of Arrow is for those who use an archive.
@@ -145,7 +160,8 @@ def archive_topic(
 ) -> list[Archived]:
     """Add what the topic has got since the last time, up to what is committed now, of every partition that can be.
 
-    Raises `Unrecoverable` where records were deleted before they were archived, or where the log has lost some that were.
+    Raises `Unrecoverable` where records were deleted before they were archived, or where the log has lost some that were,
+    also if others have their offsets now.
     """
     admin = Admin(kafka)
     topic = admin.describe([name]).get(name)
@@ -204,6 +220,7 @@ def _archive(
     total = files = 0
     if at >= end:
         return Archived(name, partition, first, at, total, files)
+    _require_same(archive, admin, reader, pieces, begin)
     for until, records in _cut(reader.read(name, partition, start=at, end=end), end, records_max):
         tell(f"{name} {partition}", f"{until:,} of {end:,}")
         if not archive.put(partition, at, until, records):
@@ -228,6 +245,35 @@ def _require_whole(topic: Topic, admin: Admin, partition: int, at: int) -> None:
             end=end,
             hint="the archive has records that Kafka has no more; to begin anew set another archive_url",
         )
+
+
+def _require_same(archive: Archive, admin: Admin, reader: Reader, pieces: list[Piece], begin: int) -> None:
+    """Raises `Unrecoverable` if Kafka has another record, or none, where the last archived one of those from `begin` on was.
+
+    A log that has lost its end and got new records since is as long as before. Compaction takes records that were not lost.
+    """
+    last = archive.last(pieces, begin)
+    if last is None or "compact" in admin.configs(archive.topic.name).get("cleanup.policy", ""):
+        return
+    name, partition, at = archive.topic.name, pieces[-1].partition, last.offset
+    try:
+        found = [record for chunk in reader.read(name, partition, start=at, end=at + 1) for record in chunk]
+    except OffsetsGone:
+        # Retention has taken it since the beginning was asked for.
+        return
+    if [_identity(record) for record in found] != [_identity(last)]:
+        raise Unrecoverable(
+            "source topic has lost records that were archived: others have their offsets now",
+            topic=name,
+            partition=partition,
+            offset=at,
+            archived_to=pieces[-1].end,
+            hint="the archive has records that Kafka has no more; to begin anew set another archive_url",
+        )
+
+
+def _identity(record: Record) -> tuple[int, int, bytes | None, bytes | None]:
+    return record.offset, record.timestamp_ms, record.key, record.value
 
 
 def _cut(chunks: Iterable[list[Record]], end: int, records_max: int) -> Iterator[tuple[int, list[Record]]]:

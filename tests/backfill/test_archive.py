@@ -175,6 +175,41 @@ def test_an_archive_does_not_go_on_behind_what_its_topic_has_lost(
         assert [(0, 16, 0), (0, 0, 0)] == archive(archiving, topic)
 
 
+@pytest.mark.parametrize("changed", ["offset", "timestamp_ms", "key", "value"])
+def test_an_archive_does_not_go_on_behind_what_others_have_the_offsets_of_now(
+    archiving: Settings, visits: Visits, kafka: str, changed: str
+) -> None:
+    topic, admin = visits.topic, Admin(archiving.kafka_config())
+    transaction(kafka, topic, 3, commit=True)
+    kept = open_archive(archiving.archive_config(), admin.describe([topic])[topic])
+    records = [r for chunk in Reader(archiving.kafka_config()).read(topic, 0, start=0) for r in chunk]
+    # As if the last record had been another: at offset 3 is the end of a transaction now, and at 2 what was written behind it.
+    other: dict[str, Any] = {
+        "offset": 3,
+        "timestamp_ms": records[-1].timestamp_ms + 1,
+        "key": b"other",
+        "value": b"other",
+    }
+    assert kept.put(0, 0, 4, [*records[:-1], records[-1]._replace(**{changed: other[changed]})])
+    # Nothing was read behind it but what an aborted transaction has left.
+    transaction(kafka, topic, 3, commit=False)
+    assert kept.put(0, 4, 8, [])
+    assert (0, 8, 0) == archive(archiving, topic)[0]
+    transaction(kafka, topic, 3, commit=True)
+    with pytest.raises(
+        Unrecoverable, match=r"others have their offsets now.*partition=.0. offset=.[23]. archived_to=.8"
+    ):
+        archive(archiving, topic)
+
+    # Of what retention, or compaction, has taken nobody can tell.
+    admin.configure(topic, {"cleanup.policy": "compact,delete"})
+    assert (0, 12, 3) == archive(archiving, topic)[0]
+    admin.configure(topic, {"cleanup.policy": "delete"})
+    admin.trim(topic, 0, before=12)
+    transaction(kafka, topic, 1, commit=True)
+    assert (0, 14, 1) == archive(archiving, topic)[0]
+
+
 def test_a_file_of_large_values_has_fewer_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_module, "_FILE_BYTES", 1_000)
     chunks = [[Record(b"k", b"x" * size, at, 0) for at, size in enumerate((400, 400, 400, 10, 2_000, 10))]]
