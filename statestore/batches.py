@@ -89,8 +89,8 @@ class Planned:
 
     `lost` are source records that were deleted before they were read, and that an operator has given up. `refused` are
     in the plan because a batch that runs again must leave out the same records. A batch with `recompute` takes no input:
-    its `ranges` are empty, and say where the stream stands. `restarts` counts drivers that began it again without Spark:
-    what ended one may end the next. `floor` is the newest batch up to this one that wrote results which no records behind
+    its `ranges` are empty, and say where the stream stands. `restarts` counts drivers that began it again, without Spark
+    or with its `recompute`: what ended one may end the next. `floor` is the newest batch up to this one that wrote results which no records behind
     an older one write again: a reset, a period before this batch that was computed again, or a batch whose `lost` names
     records that were read. The query cannot be brought back to what was before it. Positions of batches before `cut` may
     lie among such records, whose offsets others have now: nothing may read on from there.

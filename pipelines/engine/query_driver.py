@@ -37,7 +37,7 @@ from pipelines.engine.isolate import cause_of, data_error, without_refused
 from pipelines.engine.job import StagedBatch, TaskResult
 from pipelines.engine.journal import Journal
 from pipelines.engine.pace import Bounds, Pace
-from pipelines.engine.recomputing import Requests, planned_recompute
+from pipelines.engine.recomputing import TAKINGS_MAX, Requests, given_up_of, planned_recompute
 from pipelines.engine.resultlimit import ResultLimit
 from pipelines.engine.servers import StoreServers
 from pipelines.engine.small import NotComputed
@@ -123,6 +123,8 @@ class QueryDriver:
         self._requests = requests
         self._journal = Journal(deployed, self._kafka, attempts=settings.batch_attempts)
         self._batch = -1
+        # The plan of the newest batch, once there is one.
+        self._newest: Planned
         self._floor = self._cut = 0
         self._source = SourceTopic(
             self.query, self._kafka, accept_loss=settings.accept_loss, archive=settings.archive_config()
@@ -203,16 +205,16 @@ class QueryDriver:
             raise Unrecoverable("plan of an unfinished batch is missing", plan=planned.plan, batch=planned.batch)
         self._log.info("finishing planned batch", batch=planned.batch)
         query = query_from_json(plan)
+        if planned.recompute is not None:
+            with self._traced(planned), self._recomputing():
+                self._finish_recompute(query, planned)
+            return
         if self._stager.is_small(query, planned):
             # Noted before it is tried: should this process end of it as well, the next one leaves it to Spark.
             planned = replace(planned, restarts=planned.restarts + 1)
             self._plan(planned)
         with self._traced(planned):
-            if planned.recompute is not None:
-                with self._recomputing():
-                    self._recompute(query, planned)
-            else:
-                self._run(query, planned, time.monotonic())
+            self._run(query, planned, time.monotonic())
 
     def _is_committed(self, planned: Planned) -> bool:
         """Whether every task has committed the batch. One that had no row of it has not, so it counts as one that may have had."""
@@ -231,6 +233,7 @@ class QueryDriver:
         self._stand(planned)
 
     def _stand(self, planned: Planned) -> None:
+        self._newest = planned
         self._batch, self._floor, self._cut = planned.batch, planned.floor_behind, planned.cut
         self._intake.stands(planned)
 
@@ -574,6 +577,29 @@ class QueryDriver:
             self._plan(planned)
             self._recompute(self.query, planned)
 
+    def _finish_recompute(self, query: Query, planned: Planned) -> None:
+        """The same for one that a driver before has planned. The period may be what drivers end of, as of too little memory."""
+        if planned.restarts >= TAKINGS_MAX and not self._may_be_committed(query, planned, "is given up"):
+            self._give_up(query, planned, given_up_of(planned.restarts))
+            return
+        # Noted before it is tried: should this process end of it as well, another one gives it up.
+        self._plan(replace(planned, restarts=planned.restarts + 1))
+        try:
+            self._recompute(query, self._newest)
+        except (_BatchAborted, SparkNotStarted):
+            self._uncount()
+            raise
+
+    def _uncount(self) -> None:
+        """The driver stops in order: it is none that has ended of the period."""
+        newest = self._newest
+        if newest.recompute is None:
+            return
+        try:
+            self._plan(replace(newest, restarts=newest.restarts - 1))
+        except Unavailable as error:
+            self._log.warning("restart stays counted", batch=newest.batch, error=str(error))
+
     def _recompute(self, query: Query, planned: Planned) -> None:
         """3 to 6. A period that cannot be computed is given up, unless a part of it is committed."""
         assert planned.recompute is not None
@@ -585,19 +611,28 @@ class QueryDriver:
             raise
         except (Unavailable, InvalidInput, Unrecoverable, DataCorrupted) as error:
             # The last two are the archive's, which the stream goes on without; a store's own are met again right here.
-            # A task whose server is gone may have committed its part, which only its next opening tells.
-            self._servers.ensure(f"batch {planned.batch} failed: {error}", only=query.name)
-            tasks = self._servers.figures(query.name)
-            known = {task["task"] for task in tasks if task["epoch"] == self.epoch}
-            if len(known) < query.tasks or any(task["batch"] >= planned.batch for task in tasks):
+            if self._may_be_committed(query, planned, f"failed: {error}"):
                 raise
-            self._log.error("period is given up", batch=planned.batch, request=request, error=str(error))
-            nothing = replace(planned, recompute=None, refused=())
-            self._plan(nothing)
-            self._run(query, nothing, time.monotonic())
-            self._requests.failed(request, str(error))
+            self._give_up(query, planned, str(error))
             return
         self._requests.done(request, planned.batch, self._stager.compared)
+
+    def _may_be_committed(self, query: Query, planned: Planned, why: str) -> bool:
+        """Whether a task may have committed its part. One whose server is gone may have, which only its next opening tells."""
+        self._servers.ensure(f"batch {planned.batch} {why}", only=query.name)
+        tasks = self._servers.figures(query.name)
+        known = {task["task"] for task in tasks if task["epoch"] == self.epoch}
+        return len(known) < query.tasks or any(task["batch"] >= planned.batch for task in tasks)
+
+    def _give_up(self, query: Query, planned: Planned, reason: str) -> None:
+        """Run the batch without its period, which no task has committed."""
+        assert planned.recompute is not None
+        request = planned.recompute.request
+        self._log.error("period is given up", batch=planned.batch, request=request, error=reason)
+        nothing = replace(planned, recompute=None, refused=(), restarts=0)
+        self._plan(nothing)
+        self._run(query, nothing, time.monotonic())
+        self._requests.failed(request, reason)
 
     def abort(self) -> None:
         """Give the open batch up, unless it is being committed, which is short. Nothing of it counts.

@@ -8,8 +8,10 @@
     3 settled   the request's row gets the comparison
 
 Killed before the plan nothing has happened, and the next driver takes the request again, but no third one: it may be what
-the drivers ended of, and the stream would never go on. A driver that stops in order puts it back and does not count. Killed after it the next driver finishes the batch over the same offsets. A period that cannot be computed must not stop the stream: as long as no task has committed the
-batch, it is planned anew under its number without the period.
+the drivers ended of, and the stream would never go on. A driver that stops in order puts it back and does not count. Killed
+after it the next driver finishes the batch over the same offsets, and so does one more, which are counted likewise. A period
+that cannot be computed, or that these have ended of, must not stop the stream: as long as no task has committed the batch, it
+is planned anew under its number without the period.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from statestore.clock import now_ms
 from statestore.errors import InvalidInput
 
 log = structlog.get_logger()
-_TAKINGS_MAX = 2
+TAKINGS_MAX = 2
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,9 @@ class Requests:
             log.warning("period is refused", pipeline=self.pipeline, query=self.query, request=row.id)
             self.rows.failed(row.id, "it was asked of an earlier pipeline of this name; ask again")
             return None
-        if row is not None and row.taken >= _TAKINGS_MAX:
+        if row is not None and row.taken >= TAKINGS_MAX:
             log.error("period is given up", pipeline=self.pipeline, query=self.query, request=row.id, taken=row.taken)
-            reason = f"{row.taken} drivers have begun with it and ended before it was computed; try a shorter period"
-            self.rows.failed(row.id, reason)
+            self.rows.failed(row.id, given_up_of(row.taken))
             return None
         return row if row is not None and self.rows.take(row) else None
 
@@ -87,6 +88,11 @@ class Requests:
         except SQLAlchemyError as error:
             log.warning("requests cannot be reached", pipeline=self.pipeline, error=str(error).splitlines()[0])
             return None
+
+
+def given_up_of(drivers: int) -> str:
+    """Why a period is given up that so many drivers have ended of."""
+    return f"{drivers} drivers have begun with it and ended before it was computed; try a shorter period"
 
 
 def period_of(planned: Recompute | RecomputeRow, *, dry_run: bool = False) -> Period:
