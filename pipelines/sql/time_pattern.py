@@ -13,7 +13,7 @@ _PYTHON |= {"y": "%Y", "u": "%Y", "a": "%p", "h": "%I", "E": "%a", "D": "%j"}
 _LONG = {"MMM": "%b", "MMMM": "%B", "EEEE": "%A", "yy": "%y"}
 _FRACTION_MAX = 6
 # Letters that Spark takes for nothing, and those that it only writes (`DateTimeFormatterHelper`). It would say so at each record.
-_NOT_SPARKS = frozenset("bcefijlnoprtwABCIJNPRTUWY")
+_NOT_SPARKS = frozenset("bcefijlnoprtwABCIJNPRTUWY#{}")
 _ONLY_WRITTEN = frozenset("EFqQ")
 
 
@@ -40,7 +40,7 @@ def python_pattern(pattern: str) -> str:
 
 def spark_problem(pattern: str, *, reads: bool) -> str:
     """Why Spark does not take the pattern, to read or to write text; empty if it does."""
-    found = {match["letter"] for match in _LETTERS.finditer(pattern)} - {None}
+    found = {match["letter"] or match["other"] for match in _LETTERS.finditer(pattern)} - {None}
     wrong = sorted(found & (_NOT_SPARKS | _ONLY_WRITTEN if reads else _NOT_SPARKS))
     return f"pattern letter {wrong[0]} is not supported{' where text is read' if reads else ''}" if wrong else ""
 

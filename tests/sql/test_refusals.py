@@ -306,6 +306,7 @@ EXPRESSIONS = [
     (value("▼t->x"), "-> needs a struct"),
     (value("PARSE_TIMESTAMP(t, ▼'EEE dd MMM yyyy')"), "pattern letter E is not supported where text is read"),
     (value("PARSE_DATE(t, ▼'yyyy-ww')"), "pattern letter w is not supported"),
+    (value("PARSE_DATE(t, ▼'yyyy#MM')"), "pattern letter # is not supported"),
     (value("FORMAT_TIMESTAMP(FROM_UNIXTIME(a), ▼'yyyyTHH')"), "pattern letter T is not supported"),
     (value("▼STRUCT(`b` := 1, b := 2)"), "Duplicate field names"),
     (value("CASE WHEN f THEN STRUCT(`b` := 1) ELSE ▼STRUCT(b := 2) END"), "operator does not exist"),
