@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +24,8 @@ from pipelines.sql.types import SqlType, parse_type
 
 # As ksqlDB has it: values beyond are left out.
 HISTOGRAM_MAX = 1_000
+# UTF-16 units of a name in JSON, as Jackson takes it by default (`StreamReadConstraints`).
+_NAME_MAX = 50_000
 _BEFORE, _AFTER, _NULL = len('{"v":'), len("}"), "null"
 Step = Callable[[Any, str], Any]
 
@@ -38,6 +40,7 @@ def lists(
     forward, backward = _step(aggregate), _undo(aggregate)
     start: Any = {} if aggregate.function in OBJECTS else []
     values = [text[_BEFORE:-_AFTER] or _NULL for text in rows.to_pylist()]
+    _require_short_names(aggregate, values)
     row_of = np.empty(runs.size, dtype=np.int64)
     row_of[runs.slots] = np.arange(len(values))
     found: list[str | None] = [None] * runs.size
@@ -51,6 +54,36 @@ def lists(
             if every or slot == end:
                 found[slot] = json.dumps(state, separators=(",", ":"), ensure_ascii=False)
     return pa.array(found, pa.string())
+
+
+def _require_short_names(aggregate: Aggregate, values: list[str]) -> None:
+    """Raises ValueError for a value that is, or has, a name too long for the JSON that Spark reads: all would be NULL."""
+    if aggregate.function not in OBJECTS and "map<" not in aggregate.type:
+        return
+    for text in values:
+        # No character of the text is less than half a UTF-16 unit.
+        if len(text) > _NAME_MAX // 2 and (longest := _longest_name(aggregate, text)) > _NAME_MAX:
+            raise ValueError(f"{aggregate.function} of a text or map key of {longest} characters: at most {_NAME_MAX}")
+
+
+def _longest_name(aggregate: Aggregate, text: str) -> int:
+    names = [text] if aggregate.function == "attr" else _names(json.loads(text))
+    return max((len(name.encode("utf-16-le", "surrogatepass")) // 2 for name in names), default=0)
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Texts that may stand as names: a histogram's is the value, any other's are those of its maps."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield name
+            if not isinstance(inner, str):
+                yield from _names(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            if not isinstance(inner, str):
+                yield from _names(inner)
 
 
 def _step(aggregate: Aggregate) -> Step:

@@ -64,6 +64,16 @@ NOT_DETERMINISTIC = frozenset(
 # Below this, a double's whole part is exact as a bigint; above, a double has no digits after the point.
 DOUBLE_WHOLE = "9.0E15D"
 TEXT_LENGTH_MAX = 20_000
+# What Java's `trim` takes off: control characters as well.
+_BLANKS = "".join(f"\\u{code:04x}" for code in range(33))
+
+
+def at_most(value: str, limit: int, what: str, *, count: str = "") -> str:
+    """The value, an error of the record where it, or the `count` that comes of it, is larger: all memory ends all records.
+
+    As an argument: Spark computes what is constant in branches, too, that are never taken.
+    """
+    return f"CASE WHEN {count or value} > {limit} THEN raise_error('{what} is limited to {limit}') ELSE {value} END"
 
 
 @dataclass(frozen=True)
@@ -330,8 +340,7 @@ SCALARS: dict[str, Scalar] = {
     "ROUND": Scalar(1, 2, _round),
     "SIGN": Scalar(1, 1, _sign),
     "SQRT": Scalar(1, 1, _double("sqrt")),
-    # As Java's: control characters go as well.
-    "TRIM": shaped("regexp_replace({0}, '^[\\\\x00-\\\\x20]+|[\\\\x00-\\\\x20]+$', '')", STRING, "string"),
+    "TRIM": shaped(f"trim(BOTH '{_BLANKS}' FROM {{0}})", STRING, "string"),
     "UCASE": Scalar(1, 1, _string("upper")),
     "UPPER": Scalar(1, 1, _string("upper")),
 }

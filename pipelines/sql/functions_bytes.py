@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pipelines.sql.error import Refusal
-from pipelines.sql.functions import Call, Scalar, Value
+from pipelines.sql.functions import Call, Scalar, Value, at_most
 from pipelines.sql.types import BIGINT, BYTES, DOUBLE, INT, STRING, SqlType, array_of
 
 # How text in an encoding is read as bytes, and bytes are written in one. As in Java, what ASCII has not is a question
@@ -32,6 +32,8 @@ _HEX_DIGITS = (
     "WHEN {0} RLIKE '^[xX]\\'.*\\'$' THEN substring({0}, 3, length({0}) - 3) ELSE {0} END"
 )
 BYTE_ORDERS = ("BIG_ENDIAN", "LITTLE_ENDIAN")
+# Characters, or bytes, of a text that LPAD and RPAD make: more than any topic takes as a record.
+PADDED_MAX = 16 * 1024 * 1024
 
 
 def text_or_bytes(call: Call) -> SqlType:
@@ -65,7 +67,10 @@ def _pad(function: str) -> Callable[[Call], Value]:
         type_ = text_or_bytes(call)
         whole, padding = call.want(0, type_.kind).text, call.want(2, type_.kind).text
         length = call.want(1, "integer")
-        padded = f"{function}({whole}, {length.cast(INT)}, {padding})"
+        wanted = length.cast(INT)
+        if length.literal is None or length.literal > PADDED_MAX:
+            wanted = at_most(wanted, PADDED_MAX, f"the length of {function.upper()}")
+        padded = f"{function}({whole}, {wanted}, {padding})"
         return call.result(f"CASE WHEN {length.text} >= 0 AND length({padding}) > 0 THEN {padded} END", type_)
 
     return build

@@ -35,8 +35,13 @@ def _items(text: str) -> str:
 def _fields(text: str) -> str:
     """The fields of a JSON object as a map of JSON; NULL for anything else."""
     kinds = f"TRY_CAST(try_parse_json({text}) AS MAP<STRING, VARIANT>)"
-    value = _json_of("__t", _KIND.format(f"element_at({kinds}, __n)"))
-    return f"transform_values(from_json({text}, 'map<string,string>'), (__n, __t) -> {value})"
+    value = _json_of("__t", _KIND.format("element_at(__f, __n)"))
+    return _once(kinds, "__f", f"transform_values(from_json({text}, 'map<string,string>'), (__n, __t) -> {value})")
+
+
+def _once(text: str, name: str, inner: str) -> str:
+    """`inner`, in which `name` is the value: what stands within a function of items is computed for each of them."""
+    return f"transform(array({text}), {name} -> {inner})[0]"
 
 
 def _items_of(call: Call) -> Value:
@@ -78,9 +83,8 @@ def _concat(call: Call) -> Value:
     together = _fields(texts[0])
     for text in texts[1:]:
         fields = _fields(text)
-        kept = (
-            f"map_filter({together}, (__o, __u) -> NOT map_contains_key(from_json({text}, 'map<string,string>'), __o))"
-        )
+        known = f"from_json({text}, 'map<string,string>')"
+        kept = _once(known, "__w", f"map_filter({together}, (__o, __u) -> NOT map_contains_key(__w, __o))")
         together = f"map_concat({kept}, {fields})"
     pairs = f"transform(map_entries({together}), __e -> concat({_quoted('__e.key')}, ':', __e.value))"
     merged = f"concat('{{', array_join({pairs}, ','), '}}')"

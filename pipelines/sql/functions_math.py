@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pipelines.sql.error import Refusal
-from pipelines.sql.functions import Call, Scalar, Value, logarithm, shaped
+from pipelines.sql.functions import Call, Scalar, Value, at_most, logarithm, shaped
 from pipelines.sql.types import DOUBLE, array_of, decimal
 
 MILES = ("mi", "mile", "miles")
 KILOMETRE_RADIUS, MILE_RADIUS = "6371.0D", "3959.0D"
 KILOMETRES = ("", "km", "kilometer", "kilometers", "kilometre", "kilometres")
+# Steps of a GENERATE_SERIES.
+SERIES_MAX = 1_000_000
 
 
 def _log(call: Call) -> Value:
@@ -41,7 +43,10 @@ def _series(call: Call) -> Value:
     """GENERATE_SERIES: from one number to another, both included."""
     texts = [call.want(index, "integer") for index in range(len(call.arguments))]
     type_ = texts[0].type
-    return call.result(f"sequence({', '.join(value.cast(type_) for value in texts)})", array_of(type_))
+    begin, end, *step = (value.cast(type_) for value in texts)
+    items = f"abs(CAST({end} AS DOUBLE) - {begin})" + "".join(f" / abs({by})" for by in step)
+    bound = at_most(end, SERIES_MAX, "GENERATE_SERIES", count=items)
+    return call.result(f"sequence({', '.join((begin, bound, *step))})", array_of(type_))
 
 
 def _radius(unit: Value) -> str:

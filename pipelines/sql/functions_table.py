@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable
 
 from pipelines.plan import Output
 from pipelines.sql.error import Refusal
-from pipelines.sql.functions import Call, Value
+from pipelines.sql.functions import Call, Value, at_most
 from pipelines.sql.nodes import Call as CallNode
 from pipelines.sql.nodes import Node, walk
 from pipelines.sql.quoting import quote
 from pipelines.sql.types import array_of
 
 PREFIX = "__t_"
+# Items of a CUBE_EXPLODE: twice as many rows for each.
+CUBED_MAX = 16
 
 
 def _explode(call: Call) -> Value:
@@ -28,7 +30,7 @@ def _cube_explode(call: Call) -> Value:
     array = call.want(0, "array")
     text, size = array.text, f"size({array.text})"
     bit = f"shiftright(__m, {size} - 1 - __i) & 1"
-    masks = f"sequence(0, CAST(shiftleft(1, {size}) AS INT) - 1)"
+    masks = f"sequence(0, CAST(shiftleft(1, {at_most(size, CUBED_MAX, 'CUBE_EXPLODE')}) AS INT) - 1)"
     known = f"forall(sequence(0, {size} - 1), __i -> ({bit}) = 0 OR get({text}, __i) IS NOT NULL)"
     cube = f"transform(filter({masks}, __m -> {known}), __m -> transform({text}, (__x, __i) -> CASE WHEN ({bit}) = 1 THEN __x END))"
     return call.result(f"CASE WHEN {size} > 0 THEN {cube} END", array_of(array.type))

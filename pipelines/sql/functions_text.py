@@ -16,7 +16,7 @@ _UNIT, _HIGH, _LOW = (
     "(?i:d[89ab][0-9a-f]{2})",
     "(?i:d[c-f][0-9a-f]{2})",
 )
-ESCAPED = rf"^(\\\\u{_UNIT}|\\\\u{_HIGH}\\\\u{_LOW})+$"
+ESCAPED = rf"\\\\u{_UNIT}|\\\\u{_HIGH}\\\\u{_LOW}"
 
 
 def _chr(call: Call) -> Value:
@@ -24,7 +24,9 @@ def _chr(call: Call) -> Value:
     value = call.arguments[0]
     if value.type == STRING:
         units = f"replace(lower({value.text}), '\\\\u', '')"
-        return call.result(f"CASE WHEN {value.text} RLIKE '{ESCAPED}' THEN {_utf16(units)} END", STRING)
+        # A pattern for all of them would need a stack as deep as the text is long.
+        is_code = f"{value.text} <> '' AND regexp_replace({value.text}, '{ESCAPED}', '') = ''"
+        return call.result(f"CASE WHEN {is_code} THEN {_utf16(units)} END", STRING)
     number = call.want(0, "integer").text
     plain = _utf16(f"lpad(hex({number}), 4, '0')")
     high = f"decode(unhex(lpad(hex({number}), 8, '0')), 'UTF-32')"
@@ -76,8 +78,10 @@ def _nth(text: str, part: str, start: str, count: str) -> str:
     after = (
         f"CASE WHEN __at < 0 OR locate({part}, {text}, __at + 1) = 0 THEN -1 ELSE locate({part}, {text}, __at + 1) END"
     )
-    found = f"aggregate(sequence(1, {count}), {start} - 1, (__at, __n) -> {after}, __at -> greatest(__at, 0))"
-    return f"CASE WHEN {count} > 0 THEN {found} ELSE 0 END"
+    # Constant arguments are computed whatever the condition says.
+    most = f"least({count}, length({text}) + 1)"
+    found = f"aggregate(sequence(1, {most}), {start} - 1, (__at, __n) -> {after}, __at -> greatest(__at, 0))"
+    return f"CASE WHEN {count} BETWEEN 1 AND length({text}) + 1 THEN {found} ELSE 0 END"
 
 
 def _edge(function: str) -> Callable[[Call], Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 _LETTERS = re.compile(r"'(?P<quoted>(?:[^']|'')*)'|(?P<letter>[A-Za-z])(?P=letter)*|(?P<other>.)", re.DOTALL)
@@ -12,6 +12,7 @@ _PYTHON = {"M": "%m", "d": "%d", "H": "%H", "m": "%M", "s": "%S", "S": "%f", "X"
 _PYTHON |= {"y": "%Y", "u": "%Y", "a": "%p", "h": "%I", "E": "%a", "D": "%j"}
 _LONG = {"MMM": "%b", "MMMM": "%B", "EEEE": "%A", "yy": "%y"}
 _FRACTION_MAX = 6
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Letters that Spark takes for nothing, and those that it only writes (`DateTimeFormatterHelper`). It would say so at each record.
 _NOT_SPARKS = frozenset("bcefijlnoprtwABCIJNPRTUWY#{}")
 _ONLY_WRITTEN = frozenset("EFqQ")
@@ -63,4 +64,5 @@ def time_reader(pattern: str | None) -> Callable[[Any], int]:
 def _milliseconds(text: str, pattern: str) -> int:
     moment = datetime.strptime(text, pattern)  # noqa: DTZ007  # a pattern may have no zone; then it is UTC
     known = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return round(known.timestamp() * 1000)
+    # Downwards, as Spark and Java have it: half a millisecond more would be the next window.
+    return (known - _EPOCH) // timedelta(milliseconds=1)

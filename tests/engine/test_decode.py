@@ -676,6 +676,12 @@ def test_a_timestamp_column_has_names_of_days_and_a_zone_as_its_offset() -> None
     assert [(1577923200250, None)] == [(row["ROWTIME"], row["__error"]) for row in rows]
 
 
+def test_a_timestamp_column_is_cut_off_at_its_millisecond() -> None:
+    pattern = "yyyy-MM-dd HH:mm:ss.SSSSSS"
+    (row,) = delimited([b"1,2020-01-01 00:59:59.999600,1"], timestamp="B", timestamp_format=pattern)
+    assert 1577840399999 == row["ROWTIME"]
+
+
 @pytest.mark.parametrize(
     ("form", "columns", "key", "expected"),
     [

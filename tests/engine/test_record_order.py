@@ -268,6 +268,37 @@ def test_what_lists_keep() -> None:
 
 
 @pytest.mark.parametrize(
+    ("function", "kind", "written", "around"),
+    [
+        ("histogram", "string", '{"v":"%s"}', 0),
+        ("attr", "string", '{"v":"%s"}', 2),
+        ("collect_map", "map<string,int>", '{"v":{"%s":1}}', 0),
+        ("collect_list", "map<string,int>", '{"v":{"%s":1}}', 0),
+    ],
+)
+def test_a_name_longer_than_spark_reads_is_an_error_of_its_record(
+    function: str, kind: str, written: str, around: int
+) -> None:
+    query = replace(QUERY, aggregates=(Aggregate("A0", function, "`T`", kind),), emission=ON_COMMIT)
+
+    def take(name: str) -> None:
+        rows = table([Input(0, 0, 0, "k", None, None, None, None)])
+        rows = rows.drop_columns([each for each in rows.column_names if each.startswith("__a_")])
+        rows = rows.append_column("__a_A0", pa.array([written % name]))
+        RecordOrder(query).rows(rows, lambda keys: pa.nulls(len(keys), pa.binary()), NO_TIME)
+
+    longest = 50_000 - around
+    take("x" * longest)
+    for name in ("x" * (longest + 1), "\N{GRINNING FACE}" * (longest // 2 + 1)):
+        with pytest.raises(ValueError, match="at most 50000"):
+            take(name)
+    # A value alone may be of any length.
+    query = replace(QUERY, aggregates=(Aggregate("A0", "collect_list", "`T`", "string"),), emission=ON_COMMIT)
+    written = '{"v":"%s"}'
+    take("x" * 60_000)
+
+
+@pytest.mark.parametrize(
     ("kind", "written"), [("double", '{"v":%s}'), ("struct<`sort_col`:double,`col0`:int>", '{"v":{"sort_col":%s}}')]
 )
 def test_of_doubles_nan_is_the_largest_then_what_is_infinite(kind: str, written: str) -> None:

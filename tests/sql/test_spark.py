@@ -233,6 +233,19 @@ OTHERS = [
     ("TO_JSON_STRING(STRUCT(`', version(), '` := CAST('2020-01-01' AS DATE)))", """{"', version(), '":"2020-01-01"}"""),
     ("CAST(STRUCT(`', version(), '` := 1) AS STRUCT<`', version(), '` BIGINT>)->`', version(), '`", 1),
     ("FORMAT_TIMESTAMP(FROM_UNIXTIME(0), 'EEE q yyyy''T''HH')", "Thu 1 1970T00"),
+    # One record must not keep, or end, a process.
+    ("TRIM(CONCAT('a', LPAD('', 200000, ' '), 'b')) = CONCAT('a', LPAD('', 200000, ' '), 'b')", True),
+    ("TRIM(CONCAT(CHR(0), ' x y', CHR(9), CHR(32), CHR(31)))", "x y"),
+    ("LEN(CHR(REPLACE(LPAD('', 20000, 'u'), 'u', '\\u0041')))", 20000),
+    ("CHR('\\u0041x')", None),
+    ("CHR('')", None),
+    ("INSTR('abcabc', 'b', 1, 2000000000)", 0),
+    ("INSTR('aaa', 'a', 1, 3)", 3),
+    ("LPAD('a', 3, 'xy')", "xya"),
+    ("LPAD('a', na, 'xy')", None),
+    ("GENERATE_SERIES(1, 5, 2)", [1, 3, 5]),
+    ('JSON_CONCAT(\'{"a":1,"b":"x"}\', \'{"b":[2],"c":null}\')', '{"a":1,"b":[2],"c":null}'),
+    ("JSON_CONCAT(NULL, '{}')", None),
     # The clock's are no times.
     *(
         (f"CAST(CAST('{word}' AS {type_}) AS STRING)", None)
@@ -292,6 +305,29 @@ def test_an_expression_has_its_value_and_type(evaluated: tuple[Row, dict[str, st
     assert same(expected, values[index]), f"{text}: {expected!r} != {values[index]!r}"
     inferred = rows_of_s().value(read_expression(read_statements(text)[0])).type.spark
     assert inferred == types[f"c{index}"]
+
+
+@pytest.mark.parametrize(
+    "text", ["LPAD(t, b, ' ')", "RPAD(t, 100000000, ' ')", "GENERATE_SERIES(1, 500000000)", "GENERATE_SERIES(b, 0, -1)"]
+)
+def test_what_would_take_all_memory_is_an_error_of_the_record(spark: SparkSession, text: str) -> None:
+    computed = rows_of_s().value(read_expression(read_statements(text)[0])).text
+    frame = spark.createDataFrame([(ROW[0], 2_000_000_000, *ROW[2:])], SCHEMA)
+    with pytest.raises(SparkRuntimeException, match="is limited to"):
+        frame.selectExpr(computed).collect()
+
+
+def test_a_cube_of_many_items_is_an_error_of_the_record(spark: SparkSession) -> None:
+    def rows(items: int) -> int:
+        array = f"ARRAY[{', '.join(map(str, range(items)))}]"
+        statement = f"CREATE STREAM q AS SELECT CUBE_EXPLODE({array}) AS x FROM s EMIT CHANGES;"
+        (exploded,) = parse_pipeline(STREAM + statement, pipeline="p").queries[0].tables
+        (row,) = spark.createDataFrame([ROW], SCHEMA).selectExpr(f"size({exploded.expression})").collect()
+        return int(row[0])
+
+    assert [2, 8, 65_536] == [rows(items) for items in (1, 3, 16)]
+    with pytest.raises(SparkRuntimeException, match="CUBE_EXPLODE is limited to 16"):
+        rows(32)
 
 
 def plan(select: str, rest: str) -> Query:
