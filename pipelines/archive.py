@@ -46,6 +46,8 @@ _LOOK_AGAIN_S = 1.0
 _END = b"rollforward.end"
 _WRITER = b"rollforward.writer"
 Progress = Callable[[str, str], None]
+# First and end of the offsets that an archive holds, by partition.
+Spans = dict[int, tuple[int, int]]
 Part = TypeVar("Part")
 
 
@@ -92,7 +94,7 @@ class Archive:
         ends = [*(after for _, after in pairwise(starts)), self._end(keys[-1])]
         return [Piece(*found) for found in zip(keys, [partition] * len(keys), starts, ends, strict=True)]
 
-    def spans(self) -> dict[int, tuple[int, int]]:
+    def spans(self) -> Spans:
         """The offsets that the archive holds of each partition, first and end; partitions without any are left out."""
         found = {partition: self.pieces(partition) for partition in range(self.topic.partitions)}
         return {partition: (pieces[0].start, pieces[-1].end) for partition, pieces in found.items() if pieces}
@@ -105,11 +107,8 @@ class Archive:
             table = read_piece(self._objects, piece).select(["offset", "timestamp_ms", "key", "value"])
             if len(table):
                 [row] = table.slice(len(table) - 1).to_pylist()
-                return (
-                    Record(row["key"], row["value"], row["offset"], row["timestamp_ms"])
-                    if row["offset"] >= begin
-                    else None
-                )
+                found = Record(row["key"], row["value"], row["offset"], row["timestamp_ms"])
+                return found if found.offset >= begin else None
         return None
 
     def put(self, partition: int, start: int, end: int, records: list[Record]) -> bool:
@@ -148,6 +147,17 @@ def open_archive(config: ObjectsConfig | None, topic: Topic) -> Archive:
     if config is None:
         raise InvalidConfig("archive is turned off", hint="set archive_url in rollforward.toml: s3://… or file:///…")
     return Archive(open_objects(config), topic)
+
+
+def archived_spans(config: ObjectsConfig | None, topic: Topic) -> Spans:
+    """What the archive has of a topic; empty where archiving is turned off."""
+    return {} if config is None else open_archive(config, topic).spans()
+
+
+def holds(spans: Spans, partition: int, start: int, end: int) -> bool:
+    """Whether an archive has every record of a partition from `start`, included, to `end`, not included."""
+    first, until = spans.get(partition, (start, start))
+    return first <= start and end <= until
 
 
 def archive_topic(
@@ -253,7 +263,7 @@ def _require_same(archive: Archive, admin: Admin, reader: Reader, pieces: list[P
     A log that has lost its end and got new records since is as long as before. Compaction takes records that were not lost.
     """
     last = archive.last(pieces, begin)
-    if last is None or "compact" in admin.configs(archive.topic.name).get("cleanup.policy", ""):
+    if last is None or admin.is_compacted(archive.topic.name):
         return
     name, partition, at = archive.topic.name, pieces[-1].partition, last.offset
     try:

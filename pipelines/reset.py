@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipelines import names
-from pipelines.archive import open_archive
+from pipelines.archive import archived_spans
 from pipelines.deploy import DeployedQuery, require_unchanged
 from pipelines.plan import plan_hash
 from pipelines.registry import Registry
@@ -156,7 +156,7 @@ def target_offsets(topic: Topic, target: Target, admin: Admin, archive: ObjectsC
 
 def _first_archived(topic: Topic, begins: dict[int, int], archive: ObjectsConfig | None) -> dict[int, int]:
     """The archive's first offsets, of the partitions where it reaches to what Kafka has."""
-    spans = {} if archive is None else open_archive(archive, topic).spans()
+    spans = archived_spans(archive, topic)
     return {p: min(first, begins[p]) for p, (first, end) in spans.items() if end >= begins[p]}
 
 

@@ -18,6 +18,7 @@ def within(seconds: float, what: str, call: Callable[[], Answer]) -> Answer:
         try:
             answers.append(call())
         except BaseException as error:
+            # Whatever it is, it is raised to who waits.
             raised.append(error)
 
     thread = threading.Thread(target=run, daemon=True, name=what)

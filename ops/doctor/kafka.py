@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ops.doctor.finding import Finding, error, ok, told, warning
 from pipelines import names
-from pipelines.archive import open_archive
+from pipelines.archive import archived_spans, holds
 from pipelines.deploy import DeployedQuery, deployed_queries
 from pipelines.registry import Registry
 from pipelines.settings import Settings
@@ -130,6 +130,5 @@ def _lost(settings: Settings, admin: Admin, name: str, positions: Mapping[int, i
     topic = admin.describe([name])[name]
     begins = admin.begins(name, partitions=topic.partitions)
     gone = {p: (at, begins[p]) for p, at in positions.items() if begins.get(p, 0) > at}
-    config = settings.archive_config()
-    held = open_archive(config, topic).spans() if gone and config is not None else {}
-    return sum(end - at for p, (at, end) in gone.items() if p not in held or at < held[p][0] or held[p][1] < end)
+    held = archived_spans(settings.archive_config(), topic) if gone else {}
+    return sum(end - at for p, (at, end) in gone.items() if not holds(held, p, at, end))

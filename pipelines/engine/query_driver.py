@@ -122,10 +122,8 @@ class QueryDriver:
         self._on_done = on_done
         self._requests = requests
         self._journal = Journal(deployed, self._kafka, attempts=settings.batch_attempts)
-        self._batch = -1
         # The plan of the newest batch, once there is one.
-        self._newest: Planned
-        self._floor = self._cut = 0
+        self._newest: Planned | None = None
         self._source = SourceTopic(
             self.query, self._kafka, accept_loss=settings.accept_loss, archive=settings.archive_config()
         )
@@ -157,6 +155,11 @@ class QueryDriver:
     def warm_up(self) -> None:
         """Let Spark find compiled plans and workers when the first batch comes that is not small."""
         self._stager.warm_up()
+
+    @property
+    def _batch(self) -> int:
+        """The newest that is planned; -1 if none is."""
+        return -1 if self._newest is None else self._newest.batch
 
     # 1 Own.
 
@@ -234,7 +237,6 @@ class QueryDriver:
 
     def _stand(self, planned: Planned) -> None:
         self._newest = planned
-        self._batch, self._floor, self._cut = planned.batch, planned.floor_behind, planned.cut
         self._intake.stands(planned)
 
     def _run(self, query: Query, planned: Planned, started: float, ends: Mapping[int, int] = _NOTHING_BEHIND) -> None:
@@ -530,7 +532,8 @@ class QueryDriver:
         return self._intake.left(ends) > 0
 
     def _planned(self, ranges: tuple[Range, ...], recompute: Recompute | None = None) -> Planned:
-        batch, floor, cut = self._batch + 1, self._floor, self._cut
+        newest = self._newest
+        batch, floor, cut = (0, 0, 0) if newest is None else (newest.batch + 1, newest.floor_behind, newest.cut)
         if self._intake.is_cut:
             # Who went back to a batch before would read on behind the end, and skip what is written there.
             floor = cut = batch
@@ -583,9 +586,10 @@ class QueryDriver:
             self._give_up(query, planned, given_up_of(planned.restarts))
             return
         # Noted before it is tried: should this process end of it as well, another one gives it up.
-        self._plan(replace(planned, restarts=planned.restarts + 1))
+        planned = replace(planned, restarts=planned.restarts + 1)
+        self._plan(planned)
         try:
-            self._recompute(query, self._newest)
+            self._recompute(query, planned)
         except (_BatchAborted, SparkNotStarted):
             self._uncount()
             raise
@@ -593,7 +597,7 @@ class QueryDriver:
     def _uncount(self) -> None:
         """The driver stops in order: it is none that has ended of the period."""
         newest = self._newest
-        if newest.recompute is None:
+        if newest is None or newest.recompute is None:
             return
         try:
             self._plan(replace(newest, restarts=newest.restarts - 1))

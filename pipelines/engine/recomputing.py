@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from pipelines.archive import holds
 from pipelines.engine.recompute import Compared, Period
 from pipelines.engine.source import SourceTopic
 from pipelines.periods import require_time_group
@@ -129,8 +130,8 @@ def _require_archived(query: Query, source: SourceTopic, gone: dict[int, int], k
     """
     archived = source.archived()
     for partition, begin in gone.items():
-        first, end = archived.get(partition, (0, 0))
-        if first > 0 or end < begin:
+        if not holds(archived, partition, 0, begin):
+            first, end = archived.get(partition, (0, 0))
             raise InvalidInput(
                 "source records of the period may have been deleted",
                 topic=query.source.topic,

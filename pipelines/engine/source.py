@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from pipelines.archive import open_archive
+from pipelines.archive import Spans, archived_spans, holds, open_archive
 from pipelines.engine.input import Input, KafkaPart, Part, PartsInTurn
 from pipelines.engine.recordtimes import RecordTimes
 from pipelines.plan import Query
@@ -147,7 +147,7 @@ class SourceTopic:
 
     def is_compacted(self) -> bool:
         """Whether Kafka drops records that a newer one of their key has followed."""
-        return "compact" in self._admin.configs(self.topic.name).get("cleanup.policy", "")
+        return self._admin.is_compacted(self.topic.name)
 
     def kept_from(self, now_ms: int) -> int | None:
         """From which time on, in ms, records cannot have been deleted by the topic's retention; None if that is not known.
@@ -199,7 +199,7 @@ class SourceTopic:
             if start < begins.get(partition, 0)
         )
         held = self.archived() if lost else {}
-        lost = tuple(gone for gone in lost if not _holds(held.get(gone.partition), gone))
+        lost = tuple(gone for gone in lost if not holds(held, gone.partition, gone.start, gone.end))
         if lost and not self._accept_loss:
             raise Unrecoverable(
                 "source records were deleted before they were read",
@@ -241,9 +241,9 @@ class SourceTopic:
             log.error("source topic ends before the position, as accepted", query=self._query.name, lost=asdict(gone))
         return cut
 
-    def archived(self) -> dict[int, tuple[int, int]]:
+    def archived(self) -> Spans:
         """First and end of the offsets that the archive holds, by partition; empty without an archive."""
-        return {} if self._archive is None else open_archive(self._archive, self.topic).spans()
+        return archived_spans(self._archive, self.topic)
 
     def input(self, session: SparkSession, ranges: tuple[Range, ...]) -> Input:
         """Exactly the records of `ranges`: from Kafka, and from the archive what it has no more. Nothing is read yet."""
@@ -265,10 +265,6 @@ class SourceTopic:
         gone = replace(wanted, end=min(wanted.end, begin))
         archived = archived_part(self._archive, open_archive(self._archive, self.topic), gone)
         return PartsInTurn((archived, KafkaPart(self._kafka, replace(wanted, start=gone.end))))
-
-
-def _holds(held: tuple[int, int] | None, gone: Range) -> bool:
-    return held is not None and held[0] <= gone.start and gone.end <= held[1]
 
 
 def without_lost(planned: Planned, deleted: tuple[Range, ...], cut: tuple[Range, ...]) -> Planned:

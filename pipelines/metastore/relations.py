@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pipelines.metastore.command import Change, put
-from pipelines.metastore.validate import PIPELINE, RESULT, Definitions, topic_owner
-from pipelines.plan import Query, query_from_json, source_from_fields
+from pipelines.metastore.validate import PIPELINE, RESULT, Definitions, planned_queries, topic_owner
+from pipelines.plan import Query, source_from_fields
 from pipelines.sql.catalogue import Relation
 
 RELATION, TYPE = "relation", "type"
@@ -55,8 +55,7 @@ class SnapshotCatalogue:
         The id is the pipeline's name, and for a pipeline of several queries `PIPELINE.QUERY`; upper case.
         """
         for pipeline, body in self.snapshot.all(PIPELINE).items():
-            for stored in body["queries"]:
-                query = query_from_json(stored["plan"])
+            for query in planned_queries(body):
                 name = pipeline if len(body["queries"]) == 1 else f"{pipeline}.{query.name}"
                 yield name.upper(), pipeline, query
 
@@ -75,7 +74,7 @@ class SnapshotCatalogue:
         users = [other.name for other in self.all() if other.source.topic == topic and other.name != relation.name]
         for pipeline, body in self.snapshot.all(PIPELINE).items():
             used = {source["topic"] for source in body["sources"]}
-            used |= {query_from_json(stored["plan"]).output_topic for stored in body["queries"]}
+            used |= {query.output_topic for query in planned_queries(body)}
             if topic in used and pipeline.upper() != relation.query:
                 users.append(pipeline.upper())
         owner = topic_owner(topic, self.snapshot)

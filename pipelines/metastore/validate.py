@@ -120,7 +120,7 @@ def _deploy(statement: Statement, snapshot: Definitions, world: World, *, shares
         names.require_name(query.name, "query")
     existing = snapshot.get(PIPELINE, pipeline)
     if existing is not None:
-        if _same(parsed.queries, _queries(existing)):
+        if _same(parsed.queries, planned_queries(existing)):
             return Accepted(())
         raise InvalidInput(
             "pipeline is deployed with other statements", pipeline=pipeline, hint="deploy it under another name"
@@ -165,14 +165,14 @@ def _same(parsed: Sequence[Query], deployed: Sequence[Query]) -> bool:
 
 def _require_free_results(parsed: Pipeline, snapshot: Definitions) -> None:
     """Two writers of one topic would mix their results, and a clone's would be there twice."""
-    for query in parsed.queries:
-        topic = query.output_topic
+    # Those of INSERT INTO own no topic.
+    written = [
+        (query.output_topic, name) for name, body in snapshot.all(PIPELINE).items() for query in planned_queries(body)
+    ]
+    for topic in (query.output_topic for query in parsed.queries):
         owner = snapshot.get(RESULT, topic)
         writers = [] if owner is None else [owner["pipeline"]]
-        # Those of INSERT INTO own no topic.
-        writers += (
-            name for name, body in snapshot.all(PIPELINE).items() if topic in (q.output_topic for q in _queries(body))
-        )
+        writers += (name for target, name in written if target == topic)
         other = next((name for name in writers if name != parsed.name), None)
         if other is not None:
             raise InvalidInput(
@@ -183,8 +183,8 @@ def _require_free_results(parsed: Pipeline, snapshot: Definitions) -> None:
             )
 
 
-def _queries(body: dict[str, Any]) -> list[Query]:
-    """The queries of a deployed pipeline."""
+def planned_queries(body: dict[str, Any]) -> list[Query]:
+    """The queries of a deployed pipeline's body."""
     return [query_from_json(stored["plan"]) for stored in body["queries"]]
 
 
@@ -197,7 +197,7 @@ def topic_owner(topic: str, snapshot: Definitions) -> str:
     body = snapshot.get(PIPELINE, pipeline)
     if body is None:
         return ""
-    queries = (query.name for query in _queries(body))
+    queries = (query.name for query in planned_queries(body))
     return pipeline if topic in names.own_topics(pipeline, queries) else ""
 
 

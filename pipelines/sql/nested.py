@@ -10,7 +10,7 @@ from pipelines.sql.failing import failure
 from pipelines.sql.functions import Value
 from pipelines.sql.nodes import ArrayOf, Call, Field, Index, Lambda, MapOf, Node, StructOf
 from pipelines.sql.quoting import quote, string_literal
-from pipelines.sql.types import BOOLEAN, INT, STRING, SqlType, array_of, map_of
+from pipelines.sql.types import BOOLEAN, INT, STRING, SqlType, alike, array_of, map_of
 
 if TYPE_CHECKING:
     from pipelines.sql.expression import Expressions
@@ -101,7 +101,7 @@ def _map(node: MapOf, over: Expressions) -> Value:
 def _struct(node: StructOf, over: Expressions) -> Value:
     values = [over.value(part) for part in node.values]
     names = tuple(name.text for name in node.names)
-    if len({name.upper() for name in names}) < len(names):
+    if alike(names):
         raise Refusal(node.at, "Duplicate field names found in STRUCT")
     for value in values:
         if value.type.kind == "null":

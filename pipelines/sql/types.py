@@ -9,6 +9,7 @@ suffice.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pipelines.sql.error import Refusal, nearest
@@ -166,9 +167,14 @@ def _named_nested(written: TypeName) -> SqlType:
         raise Refusal(written.at, f"{written.word} needs its types", f"for example {hint}")
     inner = tuple(named_type(part) for part in written.inner)
     names = tuple(name.text for name in written.names)
-    if len({name.upper() for name in names}) < len(names):
+    if alike(names):
         raise Refusal(written.at, "Duplicate field names found in STRUCT")
     return SqlType(written.word.lower(), inner=inner, names=names)
+
+
+def alike(names: Collection[str]) -> bool:
+    """Whether two of them differ in case alone, or not at all: to Spark those are one name."""
+    return len({name.upper() for name in names}) < len(names)
 
 
 def as_decimal(type_: SqlType) -> SqlType:
@@ -203,7 +209,7 @@ def _common_nested(a: SqlType, b: SqlType) -> SqlType | None:
             if both is None:
                 return None
             fields[name] = both
-        if len({name.upper() for name in fields}) < len(fields):
+        if alike(fields):
             return None
         return SqlType("struct", inner=tuple(fields.values()), names=tuple(fields))
     inner = [common(x, y) for x, y in zip(a.inner, b.inner, strict=True)]

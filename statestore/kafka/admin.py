@@ -64,6 +64,10 @@ class Admin(Asking):
 
         return ask(self._admin, self._config, "describe_configs", question, topic=topic)
 
+    def is_compacted(self, topic: str) -> bool:
+        """Whether Kafka drops records of the topic that a newer one of their key has followed."""
+        return "compact" in self.configs(topic).get("cleanup.policy", "")
+
     def broker_configs(self) -> dict[str, str]:
         """Settings of one broker, which are the cluster's where the brokers agree; none if this user may not read them."""
 
