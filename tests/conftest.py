@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from infra.stack import Stack
 from ops.environment import with_spark
+from pipelines.engine.spark import start_session
 from pipelines.settings import Settings
 from tests.support.own_broker import own_broker
 from tests.support.pipeline import settings_for
@@ -54,6 +55,14 @@ def kafka(stack: Stack) -> str:
 def machine() -> Settings:
     """Settings with Java and its class archive found."""
     return with_spark(Settings(bootstrap_servers="unused:1"))
+
+
+@pytest.fixture(scope="module")
+def spark(machine: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark as a driver starts it."""
+    session = start_session(machine, "test", tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="module", autouse=True)

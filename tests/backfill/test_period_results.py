@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +19,8 @@ from pipelines.engine.isolate import data_error
 from pipelines.engine.recompute import Period, RecomputeJob
 from pipelines.engine.records import GivenRecords
 from pipelines.engine.resultlimit import ANY, ResultLimit, ResultTooLarge
-from pipelines.engine.spark import start_session
 from pipelines.periods import DAY_MS
 from pipelines.plan import Query
-from pipelines.settings import Settings
 from pipelines.sql import parse_pipeline
 from statestore.batches import Order
 from tests.support.present import present
@@ -76,13 +73,6 @@ def test_a_result_that_is_too_large_is_not_staged(monkeypatch: pytest.MonkeyPatc
     server: Any = Server()
     with pytest.raises(ResultTooLarge, match=r"max\.message\.bytes"):
         list(recompute._writer(server, query_of(), period(DAY))([]))
-
-
-@pytest.fixture(scope="module")
-def spark(machine: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session(machine, "results", tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()
 
 
 def test_a_trial_fails_of_a_result_of_the_period_that_is_too_large(spark: SparkSession) -> None:

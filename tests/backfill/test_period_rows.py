@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.engine.spark import start_session
 from pipelines.periods import DAY_MS, HOUR_MS, TimeGroup, time_group
-from pipelines.settings import Settings
 from pipelines.sql import parse_pipeline
 from pipelines.sql.error import SqlError
 
@@ -24,13 +20,6 @@ PATTERNS = [
     *(f"yyyy-MM-dd{sign}HH{rest}" for sign in SIGNS for rest in ("", "mm", ":mm")),
     *(f"yyyy-MM-dd{rest}" for rest in ("''T''HH", "''''HH", "  HH", "hh", " hh", "[ HH]", "DHH", "T")),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark(machine: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session(machine, "periods", tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()
 
 
 def grouped_by(pattern: str) -> tuple[str, TimeGroup] | None:

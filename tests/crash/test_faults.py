@@ -267,6 +267,13 @@ def test_where_one_query_replaces_a_server_the_tasks_of_an_idle_one_are_opened_a
         pipeline.close()
 
 
+def elsewhere(settings: Settings, folder: Path) -> Settings:
+    """Those of another machine: it has the same definitions and none of this one's folders."""
+    home = folder / "rival"
+    home.mkdir()
+    return settings.model_copy(update={"home": home, "metastore_url": settings.metastore})
+
+
 @pytest.mark.timeout(600)
 def test_the_older_of_two_drivers_is_fenced(deploy: Start, feed: Feed, settings: Settings, tmp_path: Path) -> None:
     older = deploy(**DRIVERS)
@@ -274,14 +281,7 @@ def test_the_older_of_two_drivers_is_fenced(deploy: Start, feed: Feed, settings:
     older.await_running()
     feed.send(1_000)
     older.await_("first input is processed", older.caught_up(feed.sent))
-    # The rival is another machine: it has the same definitions and none of the older one's folders.
-    home = tmp_path / "rival"
-    home.mkdir()
-    rival = PipelineUnderTest(
-        settings.model_copy(update={"home": home, "metastore_url": settings.metastore}),
-        feed.topic,
-        SQL.format(topic=feed.topic),
-    )
+    rival = PipelineUnderTest(elsewhere(settings, tmp_path), feed.topic, SQL.format(topic=feed.topic))
     try:
         rival.start()
         rival.await_running()
@@ -302,10 +302,7 @@ def test_a_driver_that_slept_between_two_queries_fences_nobody(
     other = Feed(kafka, f"{feed.topic}-other", seed=8)
     sql, changed = two_queries(feed, other), settings.model_copy(update=DRIVERS)
     older = PipelineUnderTest(changed, feed.topic, sql, {"ROLLFORWARD_FAILPOINTS": str(points)})
-    home = tmp_path / "rival"
-    home.mkdir()
-    at_home = {"home": home, "metastore_url": settings.metastore}
-    rival = PipelineUnderTest(changed.model_copy(update=at_home), feed.topic, sql)
+    rival = PipelineUnderTest(elsewhere(changed, tmp_path), feed.topic, sql)
     try:
         arm(points, "driver.before-own", passes=1, with_signal="SIGSTOP")
         asleep = older.start()

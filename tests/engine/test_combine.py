@@ -23,9 +23,7 @@ from pipelines.engine.input import GivenPart, Input
 from pipelines.engine.job import uncounted
 from pipelines.engine.records import GivenRecords
 from pipelines.engine.small import ATTEMPT
-from pipelines.engine.spark import start_session
 from pipelines.plan import Query
-from pipelines.settings import Settings
 from pipelines.sql import parse_pipeline
 from statestore.partitioner import task_of
 
@@ -95,13 +93,6 @@ def parts_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[list
 
 
 PARTS = parts_of(VALUES)
-
-
-@pytest.fixture(scope="module")
-def spark(machine: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session(machine, "combine", tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()
 
 
 def query_of(statement: str) -> Query:

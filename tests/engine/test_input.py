@@ -15,8 +15,6 @@ from pipelines.engine.input import GivenPart, Input, Part, PartsInTurn, dealt
 from pipelines.engine.job import collected, uncounted
 from pipelines.engine.jobs import job_of
 from pipelines.engine.records import GivenRecords, Records
-from pipelines.engine.spark import start_session
-from pipelines.settings import Settings
 from pipelines.sql import parse_pipeline
 from statestore.partitioner import murmur3
 
@@ -26,13 +24,6 @@ CREATE STREAM s (k STRING, n BIGINT) WITH (kafka_topic='s', value_format='json')
 CREATE TABLE t {options} AS SELECT k, COUNT(*) AS c FROM s GROUP BY k EMIT CHANGES;
 """
 RESULT = "task int, key binary, value binary"
-
-
-@pytest.fixture(scope="module")
-def spark(machine: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session(machine, "input", tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()
 
 
 def part(keys: range, *, start: int = 0) -> GivenPart:

@@ -22,9 +22,7 @@ from pipelines.engine.project import project_of
 from pipelines.engine.projection import ProjectionJob
 from pipelines.engine.records import GivenRecords
 from pipelines.engine.small import ATTEMPT
-from pipelines.engine.spark import start_session
 from pipelines.plan import Query
-from pipelines.settings import Settings
 from pipelines.sql import parse_pipeline
 from statestore.deadletter import dead_letter
 
@@ -84,13 +82,6 @@ Records = Sequence[tuple[bytes | None, bytes | None]]
 PARTS = st.lists(
     st.lists(st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=25), max_size=3), min_size=1, max_size=3
 )
-
-
-@pytest.fixture(scope="module")
-def spark(machine: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session(machine, "project", tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()
 
 
 def query_of(statement: str) -> Query:

@@ -14,9 +14,7 @@ from pipelines.engine.exchange import ArrowFunction, Exchange, result, task_cont
 from pipelines.engine.input import Input, InputOfTurn, KafkaPart
 from pipelines.engine.job import Counts, Prepared
 from pipelines.engine.jobs import job_of
-from pipelines.engine.spark import start_session
 from pipelines.engine.turn import Turn, exchange_of_turn
-from pipelines.settings import Settings
 from pipelines.sql import parse_pipeline
 from statestore.batches import Range
 from statestore.config import KafkaConfig
@@ -27,13 +25,6 @@ SQL = """
 CREATE STREAM s (auction BIGINT, price BIGINT) WITH (kafka_topic='s', value_format='json');
 CREATE TABLE t {options} AS SELECT auction, COUNT(*) AS c FROM s GROUP BY auction EMIT CHANGES;
 """
-
-
-@pytest.fixture(scope="module")
-def spark(machine: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session(machine, "turn", tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()
 
 
 @pytest.fixture

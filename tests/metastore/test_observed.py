@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipelines import registry
-from pipelines.registry import BatchRow, Registry
+from pipelines.registry import Registry
+from tests.support.batches import batch_row
 
 
 @pytest.fixture
@@ -20,22 +21,7 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 def test_the_newest_batches_and_recoveries_are_kept(observed: Registry) -> None:
     for number in range(12):
-        figures = dict.fromkeys(
-            (
-                "records",
-                "dead_letters",
-                "changed_keys",
-                "seconds",
-                "commit_seconds",
-                "lag",
-                "state_keys",
-                "state_bytes",
-            ),
-            0,
-        )
-        observed.add_batch(
-            BatchRow(pipeline="p", query="q", batch=number, offsets={}, finished_at=float(number), **figures)
-        )
+        observed.add_batch(batch_row("p", "q", number, finished_at=float(number)))
         observed.add_recovery("p", "start", {"task": f"q-{number}"})
     assert [row.batch for row in observed.batches(pipeline="p")] == [7, 8, 9, 10, 11]
     assert [row.plan["task"] for row in observed.recoveries("p")] == [f"q-{number}" for number in range(7, 12)]

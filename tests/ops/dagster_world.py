@@ -17,8 +17,9 @@ import pytest
 from ops.environment import settings_now
 from pipelines.metastore.embedded import metastore
 from pipelines.plan import query_to_json
-from pipelines.registry import RUNNING, STOPPED, BatchRow, Registry
+from pipelines.registry import RUNNING, STOPPED, Registry
 from pipelines.sql import parse_pipeline
+from tests.support.batches import batch_row
 from tests.support.metastore import LocalLog, spoil
 
 SQL = """
@@ -76,10 +77,10 @@ class World:
         """Finished batches, the newest an hour old."""
         for batch in range(first, first + count):
             self.registry.add_batch(
-                BatchRow(
-                    pipeline=pipeline,
-                    query=query,
-                    batch=batch,
+                batch_row(
+                    pipeline,
+                    query,
+                    batch,
                     records=1000 + batch,
                     dead_letters=1,
                     changed_keys=10,

@@ -12,10 +12,11 @@ from ops.doctor.examine import examine
 from ops.doctor.finding import Level
 from pipelines import names
 from pipelines.metastore.embedded import deploy
-from pipelines.registry import BatchRow, Registry
+from pipelines.registry import Registry
 from pipelines.settings import Settings
 from statestore.kafka.admin import Admin
 from tests.backfill.archiving import archive
+from tests.support.batches import batch_row
 from tests.support.feed import SQL, Feed, create_topic
 
 
@@ -66,21 +67,7 @@ def test_records_that_are_in_the_archive_are_not_lost(deployed: Settings, tmp_pa
     with_archive = deployed.model_copy(update={"archive_url": f"file://{tmp_path / 'archive'}"})
     archive(with_archive, unique)
     deleted = feed.delete_all()
-    begun = BatchRow(
-        pipeline=unique,
-        query="totals",
-        batch=0,
-        records=0,
-        dead_letters=0,
-        changed_keys=0,
-        seconds=0.0,
-        commit_seconds=0.0,
-        lag=0,
-        state_keys=0,
-        state_bytes=0,
-        offsets={str(partition): [0, 1] for partition in deleted},
-        finished_at=0.0,
-    )
+    begun = batch_row(unique, "totals", 0, offsets={str(partition): [0, 1] for partition in deleted})
     registry = Registry(deployed.metastore)
     registry.add_batch(begun)
     registry.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from statestore.position import Position
 from statestore.store import TransactionalMechanism
 from statestore.windows import MAX_TIME_MS, Windowed
 from tests.statestore.conftest import Setup, TaskUnderTest
+from tests.support.waiting import end_beside
 
 RETENTION = 300_000
 SEGMENT = 60_000
@@ -61,12 +61,6 @@ class TestWindow:
         store = task.open(
             CachedWindow("w", cache=RecordCache(10**7), retention_ms=120_000, window_size_ms=1_000, persistent=False)
         )
-        ended = threading.Event()
-
-        def read() -> None:
-            while not ended.is_set():
-                for _ in store.all():
-                    pass
 
         def write() -> None:
             for number in range(1, 2_000):
@@ -76,13 +70,7 @@ class TestWindow:
                 if number % 30 == 0:
                     store.commit(number)
 
-        threads = [threading.Thread(target=work, daemon=True) for work in (read, write)]
-        for thread in threads:
-            thread.start()
-        threads[1].join(60)
-        ended.set()
-        threads[0].join(10)
-        assert [False, False] == [thread.is_alive() for thread in threads]
+        assert end_beside(write, lambda: list(store.all()))
 
     @pytest.mark.case("C-18")
     def test_reads_cross_from_store_to_cache_both_ways(self, store: CachedWindow) -> None:

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
 Answer = TypeVar("Answer")
 EVERY_S = 0.05
+
+
+def end_beside(work: Callable[[], object], again: Callable[[], object], timeout_s: float = 60) -> bool:
+    """Whether `work` ends in that time, and then `again`, which another thread does over and over meanwhile."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.is_set():
+            again()
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (repeat, work)]
+    for thread in threads:
+        thread.start()
+    threads[1].join(timeout_s)
+    over.set()
+    threads[0].join(10)
+    return not any(thread.is_alive() for thread in threads)
 
 
 class TooLate(TimeoutError):

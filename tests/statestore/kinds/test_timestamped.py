@@ -20,6 +20,7 @@ from statestore.typed.key_value import TypedTimestampedKeyValueStore
 from statestore.typed.serdes import STRING, ValueAndTimestamp
 from tests.statestore.conftest import PERSISTENT, Setup, TaskUnderTest
 from tests.support.present import present
+from tests.support.waiting import end_beside
 
 UNKNOWN_TIME = pack(b"", UNKNOWN)
 
@@ -169,14 +170,10 @@ class TestUpgrade:
     def test_a_reader_and_a_flush_that_writes_here_do_not_wait_for_each_other(
         self, store: TimestampedKeyValue, task: TaskUnderTest
     ) -> None:
-        cache, ended = RecordCache(10**7), threading.Event()
+        cache = RecordCache(10**7)
         upgrading = task.restart(CachedTimestampedKeyValue("s", cache=cache, **task.setup.options))
         other = task.open(CachedKeyValue("other", cache=cache, **task.setup.options))
         other.set_flush_listener(lambda *_: upgrading.put(b"key7", at(1, b"x")))
-
-        def read() -> None:
-            while not ended.is_set():
-                upgrading.get(b"key1")
 
         def write() -> None:
             for _ in range(300):
@@ -184,13 +181,7 @@ class TestUpgrade:
                     other.put(b"%d" % number, b"v")
                 other.flush_cache()
 
-        threads = [threading.Thread(target=work, daemon=True) for work in (read, write)]
-        for thread in threads:
-            thread.start()
-        threads[1].join(60)
-        ended.set()
-        threads[0].join(10)
-        assert [False, False] == [thread.is_alive() for thread in threads]
+        assert end_beside(write, lambda: upgrading.get(b"key1"))
 
     def test_many_reads_move_what_they_find(self, store: TimestampedKeyValue) -> None:
         wanted = [b"nothing", *dict(store.all())]
